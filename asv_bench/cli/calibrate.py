@@ -5,39 +5,38 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from asv_bench.cli.compare import plan_of
-from asv_bench.compare.noise_pools import NoisePools
-from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
-from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.lab.calibration.grounds import DeclaredGround, Delays, EngineGround, Ground
 from asv_bench.lab.calibration.planting import ScratchClone
 from asv_bench.lab.calibration.reach import MetricNoise, noise_of
-from asv_bench.lab.calibration.trials import PlantedTrial, Trials, are_sound, trial_table
+from asv_bench.lab.calibration.trials import Trials, are_sound, trial_table
 from asv_bench.measure.places import shared_out
-from asv_bench.measure.samples import CommitUnusable, Pair
+from asv_bench.measure.samples import Pair
 from asv_bench.output.console import print_sentences
-from asv_bench.output.record import Record
+from asv_bench.output.issue_text import described, place_of
 from asv_bench.output.table_files import TableFiles
-from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     MOST,
     ComparedMetrics,
-    Margin,
+    EngineOptions,
     MeasuredCommand,
+    MeasuringOptions,
     MostPairs,
     Outputs,
-    SubjectOptions,
 )
+from asv_bench.session.session import Session
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import OwnSuite
@@ -50,7 +49,7 @@ def calibrate(
     command: MeasuredCommand = None,
     benchmark: ComparedMetrics = None,
     *,
-    asked: SubjectOptions,
+    asked: EngineOptions,
     commit: Annotated[
         str | None,
         typer.Option(
@@ -72,7 +71,7 @@ def calibrate(
         ),
     ] = "1,5,15",
     pairs: MostPairs = None,
-    margin: Margin = 100 * DEFAULT_MARGIN,
+    how: MeasuringOptions,
     outputs: Outputs,
 ) -> None:
     """Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine,
@@ -82,50 +81,18 @@ def calibrate(
     sleep $KVTRAIL_DELAY_S seconds inside the timed part. The noise is kept for comparisons to come.
 
     Exit code 0: the verdicts hold; 1: a contradiction or another failure; 2: refused; 5: nothing
-    could be measured; 130: interrupted, with what was measured written down and no word on whether
-    they hold.
+    could be measured; 130: interrupted, with no word on whether they hold; the same command goes on
+    with the pairs of the commit with itself.
     """
     effects = effects_named(planted)
     limits = minutes_named(minutes)
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
     files = outputs.files()
-    plan = plan_of(pairs).with_margin(margin / 100)
-    measured = asked.choice(command, benchmark, near=(commit,)).subject("calibrate")
+    plan = plan_of(pairs).with_margin(how.margin / 100)
+    measured = asked.choice(command, benchmark, how, near=(commit,)).subject("calibrate")
     chosen = commit_of(measured, commit)
-    record = Record(
-        "calibrate",
-        {
-            "null": null,
-            "planted": effects,
-            "minutes": limits,
-            "commit": chosen.to_json(),
-            "subject": measured.to_json(),
-            "benchmarks": [metric.name for metric in measured.metrics],
-            "devices": list(measured.devices),
-            "plan": plan.to_json(),
-        },
-    )
-    files.console.print(measured.sentence())
-    record.look_around(files.console, measured.devices)
-    pools = NoisePools(record)
-    print_sentences(files.console, pools.complaints)
-    # A machine for kvtrail's own engine has been chosen for it; users measure where they are.
-    is_own = isinstance(measured, OwnSuite)
-    trials = Trials(measured.metrics, plan, pools, record, files.console, must_find=is_own)
-    is_interrupted = False
-    try:
-        with termination_as_interrupt(), ground_of(measured, chosen) as ground:
-            trials.run(ground, null, effects)
-    except KeyboardInterrupt:
-        is_interrupted = True
-    except CommitUnusable as error:
-        raise (NothingMeasured if error.is_lacking else MeasurementFailed)(str(error)) from None
-    record.notes += measured.remarks
-    noises = noises_of(trials, limits, len(measured.devices))
-    report(trials.done, plan, record, files, noises, chosen, is_interrupted=is_interrupted)
-    if is_interrupted:
-        raise typer.Exit(ExitCode.INTERRUPTED)
+    Calibrating(measured, chosen, commit, null, effects, limits, plan, files, how).answer()
 
 
 def effects_named(text: str) -> list[float]:
@@ -187,61 +154,119 @@ def ground_of(subject: DeclaredSubject, commit: Commit) -> Iterator[Ground]:
             yield EngineGround(source, clone)
 
 
-def noises_of(trials: Trials, minutes: Sequence[float], devices: int) -> list[MetricNoise]:
-    """The noise of each metric that was compared with itself, and what it allows."""
-    by_metric: dict[str, list[Sequence[Pair]]] = defaultdict(list)
-    for trial in trials.done:
-        if trial.planted == 0 and trial.pairs:
-            by_metric[trial.comparison.benchmark].append(trial.pairs)
-    return [
-        noise_of(
-            metric.name,
-            by_metric[metric.name],
-            trials.plan_of(metric),
-            minutes,
-            at_once=len(trials.metrics),
-            devices=devices,
+class Calibrating(Session[DeclaredSubject]):
+    """Trials of a commit with itself and with slowdowns, from the first to the record."""
+
+    def __init__(
+        self,
+        subject: DeclaredSubject,
+        commit: Commit,
+        given: str | None,  # what the user calls it
+        null: int,
+        effects: Sequence[float],
+        minutes: Sequence[float],
+        plan: ComparisonPlan,
+        files: TableFiles,
+        how: MeasuringOptions,
+    ) -> None:
+        self._commit = commit
+        self._given = given
+        self._null = null
+        self._effects = effects
+        self._minutes = minutes
+        self._plan = plan
+        settings = {
+            "null": null,
+            "planted": effects,
+            "minutes": minutes,
+            "commit": commit.to_json(),
+            "benchmarks": [metric.name for metric in subject.metrics],
+            "plan": plan.to_json(),
+        }
+        super().__init__("calibrate", settings, subject, files, how)
+        self._trials: Trials
+        self._planted: dict[str, Any] = {}
+        self._is_interrupted = False
+
+    def names(self) -> Sequence[str]:
+        """See `Session`."""
+        return [self._commit.hash]
+
+    def begin(self) -> list[str]:
+        """See `Session`."""
+        return []
+
+    def source(self) -> AbstractContextManager[Ground]:
+        """See `Session`: where trials run."""
+        return ground_of(self._subject, self._commit)
+
+    def measure(self, source: Ground) -> ExitCode:
+        """See `Session`: also after Ctrl-C, with the trials that were over."""
+        # A machine for kvtrail's own engine has been chosen for it; users measure where they are.
+        must_find, shown = isinstance(self._subject, OwnSuite), (self._record, self._console)
+        self._trials = Trials(
+            self._subject.metrics, self._plan, self._noise, self._kept, *shown, must_find=must_find
         )
-        for metric in trials.metrics
-        if metric.name in by_metric
-    ]
+        try:
+            self._trials.run(source, self._null, self._effects)
+        except KeyboardInterrupt:
+            self._is_interrupted = True
+            self._record.notes.append(INTERRUPTED)
+            return ExitCode.INTERRUPTED
+        finally:
+            self._planted = source.facts()
+            self._record.notes += source.remarks
+        return ExitCode.GOOD if are_sound(self._trials.done) else ExitCode.FAILED
 
-
-def report(
-    trials: Sequence[PlantedTrial],
-    plan: ComparisonPlan,
-    record: Record,
-    files: TableFiles,
-    noises: Sequence[MetricNoise] = (),
-    commit: Commit | None = None,
-    *,
-    is_interrupted: bool = False,
-) -> None:
-    """Print and write the trials, and judge them unless an interruption left some out.
-
-    Raises MeasurementFailed if verdicts contradict what was planted.
-    """
-    is_sound = are_sound(trials)
-    record.results |= {
-        "trials": [trial.to_json() for trial in trials],
-        "noise": [asdict(noise) for noise in noises],
-        "is_sound": None if is_interrupted else is_sound,
-        "interrupted": is_interrupted,
-    }
-    record.notes += [INTERRUPTED] if is_interrupted else []
-    path = record.write(files.record)
-    label = commit.short if commit else record.tree.label
-    title = f"compare on {record.machine.gpu or record.machine.cpu}, commit {label}"
-    files.show(trial_table(trials, title, INTERRUPTED if is_interrupted else ""))
-    reasons = dict.fromkeys(trial.comparison.reason for trial in trials)
-    print_sentences(files.console, [reason for reason in reasons if reason])
-    print_sentences(files.console, record.notes)
-    print_sentences(files.console, [noise.sentence(plan) for noise in noises], "bold")
-    files.console.print(f"record: {path}")
-    if not is_sound and not is_interrupted:
-        wrong = (trial for trial in trials if not trial.holds)
-        raise MeasurementFailed(
-            "verdicts contradict what was planted: "
-            + "; ".join(f"{trial.name}: {trial.comparison.verdict}" for trial in wrong)
-            + "."
+    def print_answer(self) -> None:
+        """See `Session`; verdicts that contradict what was planted are named."""
+        trials, console = self._trials.done, self._console
+        title = f"compare on {place_of(self._record.machine, self._subject.devices)}, commit "
+        table = trial_table(
+            trials, title + self._commit.short, INTERRUPTED if self._is_interrupted else ""
         )
+        noises = [noise.sentence(self._plan) for noise in self._noises()]
+        reasons = [trial.comparison.reason for trial in trials]
+        said = [*filter(None, dict.fromkeys(reasons)), *self._record.notes]
+        if not (self._is_interrupted or are_sound(trials)):
+            wrong = [f"{one.name}: {one.comparison.verdict}" for one in trials if not one.holds]
+            noises.append(f"Verdicts contradict what was planted: {'; '.join(wrong)}.")
+        commits = described(self._commit)
+        names = {} if self._given is None else {self._given: (self._commit.short,)}
+        heading, remarks = noises[-1] if noises else title, [*said, *noises]
+        page = self._issue(heading, commits, [table], remarks, names)
+        self._files.show(table, page=page)
+        print_sentences(console, said)
+        print_sentences(console, noises, "bold")
+
+    def _noises(self) -> list[MetricNoise]:
+        """The noise of each metric that was compared with itself, and what it allows."""
+        by_metric: dict[str, list[Sequence[Pair]]] = defaultdict(list)
+        for trial in self._trials.done:
+            if trial.planted == 0 and trial.pairs:
+                by_metric[trial.comparison.benchmark].append(trial.pairs)
+        return [
+            noise_of(
+                metric.name,
+                by_metric[metric.name],
+                self._trials.plan_of(metric),
+                self._minutes,
+                at_once=len(self._subject.metrics),
+                devices=len(self._subject.devices),
+            )
+            for metric in self._subject.metrics
+            if metric.name in by_metric
+        ]
+
+    def results(self) -> dict[str, Any]:
+        """See `Session`."""
+        if self._ending:
+            return self._planted
+        is_sound = None if self._is_interrupted else are_sound(self._trials.done)
+        return {
+            **self._planted,
+            "trials": [trial.to_json() for trial in self._trials.done],
+            "noise": [asdict(noise) for noise in self._noises()],
+            "is_sound": is_sound,
+            "interrupted": self._is_interrupted,
+        }

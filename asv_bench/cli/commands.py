@@ -108,7 +108,7 @@ class Command:
         app.command(self.name, help=text, **shown)(_saying_more_or_less(body))
 
 
-CALIBRATE = Command("calibrate", "cli.calibrate:calibrate", COMMITS, Sessions.LOCK, is_for_any=True)
+CALIBRATE = Command("calibrate", "cli.calibrate:calibrate", COMMITS, is_for_any=True)
 COMMANDS = (
     Command("compare", "cli.compare:compare", COMMITS, is_for_any=True),
     Command("bisect", "cli.bisect:bisect", COMMITS, is_for_any=True),

@@ -153,6 +153,7 @@ class KeptPairs:
         self._source = source
         self._kept = kept
         self._part = part
+        self.measured = 0  # pairs that were not kept
 
     @property
     def devices(self) -> Sequence[str]:
@@ -204,6 +205,7 @@ class KeptPairs:
             self._kept.keep_unusable(error)
             raise
         self._kept.keep_pairs(key, pairs)
+        self.measured += 1
         return pairs
 
     def stop(self) -> None:

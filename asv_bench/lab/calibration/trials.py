@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from asv_bench.compare.comparison import CommitComparison, Headway
+from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import STYLES
@@ -91,6 +92,7 @@ class Trials:
     metrics: Sequence[Metric]
     plan: ComparisonPlan  # of every comparison; metrics may have margins of their own
     pools: NoisePools  # to whose noise each trial of a commit with itself adds
+    kept: KeptFile  # the pairs of an interrupted command, which are not measured again
     record: Record
     console: Console
     must_find: bool  # see `PlantedTrial`
@@ -99,18 +101,14 @@ class Trials:
     def run(self, ground: Ground, null: int, effects: Sequence[float]) -> None:
         """Compare a commit with itself so many times, then with what is slower by each effect."""
         source, itself = ground.source, PlantedEnds(ground.commit, ground.commit, 0.0)
-        try:
-            for number in range(null):
-                self._compare(source, f"itself, {number + 1} of {null}", itself)
-            for metric in self.metrics:
-                for effect in effects:
-                    ends = ground.plant(metric, effect)
-                    if ends is None:
-                        break
-                    self._compare(source, f"planted {percentage(effect, 1)}", ends, metric)
-        finally:
-            self.record.results |= ground.facts()
-            self.record.notes += ground.remarks
+        for number in range(null):
+            self._compare(source, f"itself, {number + 1} of {null}", itself)
+        for metric in self.metrics:
+            for effect in effects:
+                ends = ground.plant(metric, effect)
+                if ends is None:
+                    break
+                self._compare(source, f"planted {percentage(effect, 1)}", ends, metric)
 
     def plan_of(self, metric: Metric) -> ComparisonPlan:
         """The plan with the metric's own margin."""
@@ -132,10 +130,12 @@ class Trials:
             comparing = CommitComparison(
                 ends.base, ends.head, names, self.plan, self.pools.of(names), margins
             )
-            found = comparing.run(source, on_pair)
+            kept = KeptPairs(source, self.kept, name)
+            found = comparing.run(kept, on_pair)
         seconds = time.monotonic() - begun
         pairs = {one: comparing.kept_pairs(one) for one in names}
-        if metric is None:
+        # What is kept wholly was added when it was measured.
+        if metric is None and kept.measured:
             self.pools.add_same(pairs)
         for one, comparison in zip(metrics, found, strict=True):
             if comparison.verdict is Verdict.NOT_MEASURED:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,19 +21,17 @@ from toy_project import ToyProject, make_project
 from typer.testing import CliRunner
 
 from asv_bench.cli import calibrate as command
-from asv_bench.cli.calibrate import effects_named, minutes_named, report
+from asv_bench.cli.calibrate import effects_named, minutes_named
 from asv_bench.cli.commands import build_app
 from asv_bench.compare.catalog import Entry
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
 from asv_bench.lab.calibration import planting
 from asv_bench.lab.calibration.planting import ScratchClone, SpinTimes
-from asv_bench.lab.calibration.trials import PlantedTrial, Trials, trial_table
+from asv_bench.lab.calibration.trials import PlantedTrial, Trials, are_sound, trial_table
 from asv_bench.measure.lives import Place
-from asv_bench.output.record import Record
-from asv_bench.output.table_files import TableFiles
 from asv_bench.subjects.own_suite import OwnSuite
 
 PLAN = ComparisonPlan()
@@ -195,51 +194,64 @@ def test_on_a_users_machine_a_missed_slowdown_is_no_contradiction() -> None:
         assert not replace(trial(0.05, wrong), must_find=False).holds
 
 
-def test_one_false_alarm_in_twenty_is_allowed_and_none_in_eight(tmp_path: Path) -> None:
-    def sound(*trials: PlantedTrial) -> bool:
-        record = Record("calibrate", {})
-        path = tmp_path / "record.json"
-        with contextlib.suppress(MeasurementFailed):
-            report(trials, PLAN, record, TableFiles(record=path))
-        found: bool = json.loads(path.read_text())["results"]["is_sound"]
-        return found
-
+def test_one_false_alarm_in_twenty_is_allowed_and_none_in_eight() -> None:
     null, alarm = trial(0.0, Verdict.EQUIVALENT), trial(0.0, Verdict.FASTER)
-    assert sound(*[null] * 19, alarm)
-    assert not sound(*[null] * 7, alarm)
-    assert not sound(*[null] * 18, alarm, alarm)
+    assert are_sound([*[null] * 19, alarm])
+    assert not are_sound([*[null] * 7, alarm])
+    assert not are_sound([*[null] * 18, alarm, alarm])
+    assert not are_sound([*[null] * 20, trial(0.03, Verdict.INCONCLUSIVE)])
+
+
+Calibrated = Callable[[Callable[[Trials], None]], tuple[int, str, dict[str, Any], str]]
+
+
+@pytest.fixture
+def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrated:
+    """The code, output, record and page of a command whose trials are made up."""
+    name = "scheduler.Scheduler.track_step_time('gpt2-tiny')"
+    monkeypatch.setattr(OwnSuite, "all_entries", lambda suite: [Entry(name, name, "seconds")])
+    monkeypatch.setattr(OwnSuite, "resolve", lambda suite, name: Commit(BASE))
+    ground = SimpleNamespace(facts=dict, remarks=[])
+    monkeypatch.setattr(command, "ground_of", lambda *_: contextlib.nullcontext(ground))
+
+    def calibrate(run: Callable[[Trials], None]) -> tuple[int, str, dict[str, Any], str]:
+        monkeypatch.setattr(Trials, "run", lambda trials, *_: run(trials))
+        path, page = tmp_path / "record.json", tmp_path / "page.md"
+        arguments = ["calibrate", "--json", str(path), "--markdown", str(page)]
+        done = CliRunner().invoke(build_app(), arguments)
+        return done.exit_code, done.output, json.loads(path.read_text()), page.read_text()
+
+    return calibrate
+
+
+def test_verdicts_that_contradict_the_truth_are_a_failure_that_names_them(
+    calibrated: Calibrated,
+) -> None:
     missed = trial(0.03, Verdict.INCONCLUSIVE, "planted 3.0 %")
-    assert not sound(*[null] * 20, missed)
-    with pytest.raises(MeasurementFailed, match=r"contradict .* planted 3.0 %: inconclusive"):
-        report([missed], PLAN, Record("calibrate", {}), TableFiles(record=tmp_path / "r"))
+    code, said, record, page = calibrated(lambda trials: trials.done.append(missed))
+    assert (code, record["results"]["is_sound"]) == (1, False)
+    for text in (said, page):
+        assert "contradict what was planted: planted 3.0 %: inconclusive" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("made", [[], [Verdict.EQUIVALENT], [Verdict.FASTER]])
 def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
-    made: list[Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: list[Verdict], calibrated: Calibrated
 ) -> None:
-    def interrupted(trials: Trials, *_: Any) -> None:
+    def interrupted(trials: Trials) -> None:
         trials.done += [trial(0.0, verdict) for verdict in made]
         trials.record.samples.append({"trial": "itself"})
         os.kill(os.getpid(), signal.SIGTERM)
 
-    name = "scheduler.Scheduler.track_step_time('gpt2-tiny')"
-    monkeypatch.setattr(OwnSuite, "all_entries", lambda suite: [Entry(name, name, "seconds")])
-    monkeypatch.setattr(OwnSuite, "resolve", lambda suite, name: Commit(BASE))
-    monkeypatch.setattr(command, "ground_of", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(Trials, "run", interrupted)
-    path, page = tmp_path / "record.json", tmp_path / "page.md"
-    arguments = ["calibrate", "--json", str(path), "--markdown", str(page)]
-    result = CliRunner().invoke(build_app(), arguments)
-    assert result.exit_code == 130
-    record = json.loads(path.read_text())
+    code, said, record, page = calibrated(interrupted)
+    assert code == 130
     assert record["results"]["is_sound"] is None
     assert record["results"]["interrupted"] is True
     assert [entry["verdict"] for entry in record["results"]["trials"]] == made
     assert record["samples"] == [{"trial": "itself"}]
     assert record["notes"] == [command.INTERRUPTED]
-    assert command.INTERRUPTED in result.output
-    assert command.INTERRUPTED in page.read_text()
+    assert command.INTERRUPTED in said
+    assert command.INTERRUPTED in page
 
 
 def test_the_markdown_marks_what_the_truth_does_not_allow() -> None:

@@ -147,7 +147,7 @@ def test_the_help_of_every_command_has_examples_that_its_command_line_takes() ->
 @pytest.mark.parametrize(
     ("verb", "but"),
     [("compare", ()), ("bisect", ()), ("fixed", ()), ("swap", ("--workload",)),
-     ("changes", ("--workload",))],
+     ("changes", ("--workload",)), ("calibrate", ("--fleet",))],
 )  # fmt: skip
 def test_verbs_that_judge_can_all_do_what_any_can(verb: str, but: Sequence[str]) -> None:
     [command] = [one for name, one in leaves(get_command(build_app())) if name == verb]

@@ -10,7 +10,8 @@ import pytest
 from declared_repository import DeclaredRepository, noisy
 from toy_repository import COMMAND, ToyRepository
 
-from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
+from asv_bench.errors import Refused
+from asv_bench.measure.life import CommandLife
 
 TABLES = """
     [subject]
@@ -172,11 +173,38 @@ def test_of_labels_the_first_is_measured(kvtrail, tmp_path: Path) -> None:
 
 def test_a_commit_that_cannot_be_measured(kvtrail, tmp_path: Path) -> None:
     made = DeclaredRepository.make(tmp_path / "toy", TABLES, "raise SystemExit(125)", "1 / 0")
-    with pytest.raises(NothingMeasured, match="cannot be measured"):
-        kvtrail(made.toy, "calibrate", "--commit", "HEAD~1")
-    with pytest.raises(MeasurementFailed, match="ZeroDivisionError") as failed:
-        kvtrail(made.toy, "calibrate")
-    assert not isinstance(failed.value, NothingMeasured)
+    said = kvtrail(made.toy, "calibrate", "--commit", "HEAD~1")
+    assert (said.code, "cannot be measured" in said.text) == (5, True)
+    failed = kvtrail(made.toy, "calibrate")
+    assert (failed.code, "ZeroDivisionError" in failed.text) == (1, True)
+
+
+@pytest.mark.usefixtures("lives_in_process")
+def test_an_interrupted_calibration_goes_on_with_the_pairs_of_the_commit_with_itself(
+    kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "tpot_ms = 5")
+    measure, lived = CommandLife.live, []
+
+    def interrupted(self, laid, *others):
+        if len(lived) == 20:
+            raise KeyboardInterrupt
+        lived.append(laid)
+        return measure(self, laid, *others)
+
+    monkeypatch.setattr(CommandLife, "live", interrupted)
+    arguments = ("calibrate", "--null", "2", "--planted", "none", *FEW)
+    said = kvtrail(made.toy, *arguments)
+    assert (said.code, len(said.record["results"]["trials"])) == (130, 1)
+    before = said.record["samples"]
+    monkeypatch.setattr(CommandLife, "live", measure)
+    said = kvtrail(made.toy, *arguments)
+    assert (said.code, len(said.record["results"]["trials"])) == (0, 2), said.text
+    assert f"going on with {len(before)} pairs" in said.text
+    assert said.record["samples"][: len(before)] == before
+    # Each trial's noise is learnt once.
+    [pools] = [json.loads(path.read_text()) for path in (tmp_path / "work/noise").iterdir()]
+    assert pools == {"tpot_ms": [one["log_ratio"] for one in said.record["samples"]]}
 
 
 def test_nothing_to_compare_is_refused(kvtrail, tmp_path: Path) -> None:
