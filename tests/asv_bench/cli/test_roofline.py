@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -54,21 +55,12 @@ def steps_of(count: int, period: float = 100.0, names: tuple[str, ...] = STEP) -
 def test_weights_and_cache_add_up_to_the_steps_floor(
     batch: int, context: float, joined: bool
 ) -> None:
-    traffic = step_traffic(
-        SHAPE, dtype="float16", batch_size=batch, context=context, joins_attention=joined
-    )
-    if joined:
-        assert tuple(traffic) == (
-            Role.EMBED,
-            Role.WHOLE_ATTENTION,
-            *SEPARATE[3:],
-        )
-    else:
-        assert tuple(traffic) == SEPARATE
+    half = {"dtype": "float16", "batch_size": batch}
+    traffic = step_traffic(SHAPE, **half, context=context, joins_attention=joined)
+    whole = (Role.EMBED, Role.WHOLE_ATTENTION, *SEPARATE[3:])
+    assert tuple(traffic) == (whole if joined else SEPARATE)
     owed = sum(one.weights + one.kv for one in traffic.values())
-    assert owed == pytest.approx(
-        step_bytes(SHAPE, dtype="float16", batch_size=batch, mean_context=context), rel=1e-12
-    )
+    assert owed == pytest.approx(step_bytes(SHAPE, **half, mean_context=context), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "qwen3-0.6b", "qwen3-8b"])
@@ -106,35 +98,30 @@ def test_bytes_of_single_roles() -> None:
         step_traffic(SHAPE, dtype="int8", batch_size=2, context=10)
 
 
-def test_every_kernel_of_a_step_has_its_role() -> None:
-    [_, step] = [None, *timed_steps(steps_of(2))]
-    assert step is not None
-    block = [Role.ATTENTION, Role.ATTENTION_OUT, Role.FEED_FORWARD_IN, Role.FEED_FORWARD_OUT]
-    assert [one.role for one in step.kernels] == [
-        Role.EMBED,
-        Role.ATTENTION_IN,
-        *block,
-        Role.ATTENTION_IN,
-        *block,
-        Role.HEAD,
-        Role.PICK,
-    ]
+ATTENDED = [Role.ATTENTION, Role.ATTENTION_OUT]
+FED = [Role.FEED_FORWARD_IN, Role.FEED_FORWARD_OUT]
+# What a library's maps take beside their products is theirs.
+OUT = ("Memset (Device)", "nvjet_sm90_tst_64x64", "void cublasLt::splitKreduce_kernel<32>")
+LIBRARY_LAYER = ("rms_norm_rows", "nvjet_sm90_tst_96x64", "ring_attention", *OUT)
+LIBRARY_STEP = (
+    *("embed_rows", *LIBRARY_LAYER, "nvjet_h_bz", "gated_rows", "nvjet_v"),
+    *("statistics_rows", "head_stream", "pick_tokens"),
+)
+LIBRARY_ROLES = [Role.ATTENTION_IN] * 2 + [Role.ATTENTION] + [Role.ATTENTION_OUT] * 3
+LIBRARY_ROLES += [Role.FEED_FORWARD_IN] * 2 + [Role.FEED_FORWARD_OUT] * 2
 
 
-def test_one_kernel_for_a_whole_attention_has_its_role() -> None:
-    [step] = timed_steps(steps_of(2, names=JOINED_STEP))
-    layer = [Role.WHOLE_ATTENTION, Role.ATTENTION_OUT, Role.FEED_FORWARD_IN, Role.FEED_FORWARD_OUT]
-    assert [one.role for one in step.kernels] == [Role.EMBED, *layer, *layer, Role.HEAD, Role.PICK]
-
-
-def test_what_the_librarys_maps_take_beside_their_products_is_theirs() -> None:
-    into = ("rms_norm_rows", "nvjet_sm90_tst_96x64")
-    out = ("Memset (Device)", "void cublasLt::splitKreduce_kernel<32>", "nvjet_sm90_tst_64x64")
-    layer = (*into, "ring_attention", out[0], out[2], out[1], "nvjet_h_bz", "gated_rows", "nvjet_v")
-    names = ("embed_rows", *layer, "statistics_rows", "head_stream", "pick_tokens")
+@pytest.mark.parametrize(
+    ("names", "roles"),
+    [
+        (STEP, [Role.ATTENTION_IN, *ATTENDED, *FED] * 2),
+        (JOINED_STEP, [Role.WHOLE_ATTENTION, Role.ATTENTION_OUT, *FED] * 2),
+        (LIBRARY_STEP, LIBRARY_ROLES),
+    ],
+    ids=["separate", "joined attention", "library"],
+)
+def test_every_kernel_of_a_step_has_its_role(names: tuple[str, ...], roles: list[Role]) -> None:
     [step] = timed_steps(steps_of(2, names=names))
-    roles = [Role.ATTENTION_IN] * 2 + [Role.ATTENTION] + [Role.ATTENTION_OUT] * 3
-    roles += [Role.FEED_FORWARD_IN] * 2 + [Role.FEED_FORWARD_OUT] * 2
     assert [one.role for one in step.kernels] == [Role.EMBED, *roles, Role.HEAD, Role.PICK]
 
 
@@ -253,17 +240,16 @@ def test_the_context_of_a_window() -> None:
         window_context(WORKLOADS["streaming"], None, 3)
 
 
-def test_steps_are_skipped_before_the_window(tmp_path: Path) -> None:
-    window = Window(
-        workload="scheduler",
-        quick=True,
-        model="random:gpt2-tiny",
-        device="cpu",
-        dtype="auto",
-        decode="auto",
-        steps=4,
-        trace=str(tmp_path / "trace.json"),
-    )
+@pytest.fixture
+def window(tmp_path: Path) -> Window:
+    """Four steps of `single` on a CPU."""
+    trace = str(tmp_path / "trace.json")
+    tiny = {"model": "random:gpt2-tiny", "device": "cpu", "dtype": "auto", "decode": "auto"}
+    return Window(workload="single", quick=True, **tiny, steps=4, trace=trace)
+
+
+def test_steps_are_skipped_before_the_window(window: Window) -> None:
+    window = replace(window, workload="scheduler")
     plain, later = decode_window(window), decode_window(replace(window, skip=9))
     assert plain.last_context is not None
     assert later.last_context == plain.last_context + 9
@@ -286,27 +272,17 @@ def test_the_last_context_is_that_of_the_last_step() -> None:
 
 
 def test_steps_are_timed_without_a_profiler_where_they_are_traced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    window: Window, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[int] = []
     decode = profile_child._decode
-    monkeypatch.setattr(
-        profile_child,
-        "_decode",
-        lambda engine, steps: (decoded.append(steps), decode(engine, steps)),
-    )
-    window = Window(
-        workload="single",
-        quick=True,
-        model="random:gpt2-tiny",
-        device="cpu",
-        dtype="auto",
-        decode="auto",
-        steps=4,
-        trace=str(tmp_path / "trace.json"),
-        skip=7,
-    )
-    decode_window(window)
+
+    def noted(engine: Any, steps: int) -> Any:
+        decoded.append(steps)
+        return decode(engine, steps)
+
+    monkeypatch.setattr(profile_child, "_decode", noted)
+    decode_window(replace(window, skip=7))
     assert decoded == [7, 4, 7, 4]
 
 
@@ -323,9 +299,8 @@ def test_a_window_becomes_a_roofline(
 
     monkeypatch.setattr(command, "torch_trace", trace)
     monkeypatch.setattr(command, "read_events", lambda path: steps_of(6, names=names))
-    window = command._window(
-        WORKLOADS["scheduler"], 6, model="random:gpt2", device="cuda", dtype="float16"
-    )
+    given = {"model": "random:gpt2", "device": "cuda", "dtype": "float16"}
+    window = command._window(WORKLOADS["scheduler"], 6, **given)
     # The window's middle is the workload's mean context: 1 prompt token and 256 more.
     assert 1 + window.skip + 2 + 6 / 2 == 257
     result = trace_roofline(window, Bandwidth(4e12, 0, []))
@@ -334,38 +309,26 @@ def test_a_window_becomes_a_roofline(
     assert result.context == 260 - 2
     # Every kernel's time is in some row.
     assert sum(row.calls for row in result.rows) == len(names)
-    assert result.bytes == pytest.approx(
-        sum(
-            one.total
-            for one in step_traffic(
-                SHAPE,
-                dtype="float16",
-                batch_size=64,
-                context=result.context,
-                joins_attention=joined,
-            ).values()
-        )
-    )
+    half = {"dtype": "float16", "batch_size": 64, "context": result.context}
+    traffic = step_traffic(SHAPE, **half, joins_attention=joined)
+    assert result.bytes == pytest.approx(sum(one.total for one in traffic.values()))
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--device", "cpu"], "roofline needs a GPU"),
-        (["--device", "cuda", "--dtype", "float32"], "--dtype is 'float32'"),
-        (
-            ["--device", "cuda", "--output", ".", "--hf-model-id", "gpt2"],
-            "takes the built-in models",
-        ),
-        (["--workloads", "none"], "no workload 'none'"),
-        (["--device", "cuda"], "this one is 'own-box'; say where its own goes with --output"),
+        ("--device cpu", "roofline needs a GPU"),
+        ("--device cuda --dtype float32", "--dtype is 'float32'"),
+        ("--device cuda --output . --hf-model-id gpt2", "takes the built-in models"),
+        ("--workloads none", "no workload 'none'"),
+        ("--device cuda", "this one is 'own-box'; say where its own goes with --output"),
     ],
 )
 def test_what_cannot_be_is_refused(
-    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+    arguments: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KVTRAIL_MACHINE", "box")
-    done = CliRunner().invoke(build_app(), ["roofline", *arguments])
+    done = CliRunner().invoke(build_app(), ["roofline", *arguments.split()])
     assert isinstance(done.exception, Refused)
     assert sentence in str(done.exception)
 

@@ -47,51 +47,39 @@ def write(directory: Path, results: dict[str, list[Any]], *, commit: str = "a" *
 
 STEP = "decode.Decode.track_step_time"
 PARAMS = [["'gpt2-tiny'"], ["8", "64"], ["128"]]
+STARTUP = "host.Startup.track_import"
 
 
 def test_values_parameters_and_samples_are_read(tmp_path: Path) -> None:
     row = [[0.002, 0.004], PARAMS, "1", 7, 1.0, None, [[0.001, 0.002, 0.003], [0.004]]]
     write(tmp_path, {STEP: row})
     first, second = read_results(tmp_path).figures
-    assert first.series == Series(
-        STEP, (("model", "gpt2-tiny"), ("batch", "8"), ("context", "128"))
-    )
-    assert (first.commit, first.machine, first.unit, first.started_ms) == (
-        "a" * 40,
-        "own-toy",
-        "seconds",
-        7,
-    )
+    series = Series(STEP, (("model", "gpt2-tiny"), ("batch", "8"), ("context", "128")))
+    assert first == Figure(series, "seconds", "own-toy", "a" * 40, 1000, first.samples, 7)
     assert first.samples == (0.001, 0.002, 0.003)
-    assert first.median == 0.002
-    assert first.spread == pytest.approx(0.25)
+    assert (first.median, first.spread) == (0.002, pytest.approx(0.25))
     assert second.samples == (0.004,)
     assert math.isnan(second.spread)
 
 
-def test_skipped_parameters_are_left_out_and_failures_are_kept(tmp_path: Path) -> None:
-    write(tmp_path, {STEP: [[math.nan, None], PARAMS, "1", 7]})
-    (figure,) = read_results(tmp_path).figures
-    assert figure.series.param("batch") == "64"
-    assert figure.failed
-    assert math.isnan(figure.median)
-
-
-def test_a_benchmark_that_failed_as_a_whole_is_kept(tmp_path: Path) -> None:
-    write(tmp_path, {STEP: [None, PARAMS, "1", 7]})
-    assert [figure.failed for figure in read_results(tmp_path).figures] == [True, True]
-
-
-def test_a_benchmark_without_parameters_is_read(tmp_path: Path) -> None:
-    write(tmp_path, {"host.Startup.track_import": [[0.2], [], "1", 7]})
-    (figure,) = read_results(tmp_path).figures
-    assert (figure.series.params, figure.samples) == ((), (0.2,))
-
-
-def test_figures_of_an_older_version_or_a_lost_benchmark_are_left_out(tmp_path: Path) -> None:
-    row = [[0.2], [], "0", 7]
-    write(tmp_path, {"host.Startup.track_import": row, "gone.Gone.track_x": [[1.0], [], "1", 7]})
-    assert read_results(tmp_path).figures == ()
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        ({STEP: [[math.nan, None], PARAMS, "1", 7]}, [("64", ())]),
+        ({STEP: [None, PARAMS, "1", 7]}, [("8", ()), ("64", ())]),
+        ({STARTUP: [[0.2], [], "1", 7]}, [(None, (0.2,))]),
+        ({STARTUP: [[0.2], [], "0", 7]}, []),
+        ({"gone.Gone.track_x": [[1.0], [], "1", 7]}, []),
+    ],
+    ids=["one skipped", "failed as a whole", "no parameters", "older version", "benchmark gone"],
+)
+def test_failures_are_kept_and_what_no_benchmark_measures_now_is_not(
+    tmp_path: Path, results: dict[str, list[Any]], expected: list[tuple[str | None, Any]]
+) -> None:
+    write(tmp_path, results)
+    figures = read_results(tmp_path).figures
+    assert [(dict(one.series.params).get("batch"), one.samples) for one in figures] == expected
+    assert all(one.failed == math.isnan(one.median) == (not one.samples) for one in figures)
 
 
 def test_a_missing_directory_holds_nothing(tmp_path: Path) -> None:
@@ -123,7 +111,7 @@ def test_a_file_that_asv_did_not_write_is_named_and_the_rest_is_read(
 @pytest.mark.parametrize("sample", ["0", "-1.5", "NaN", "Infinity", "null", "true", '"2"', "1e999"])
 def test_a_sample_that_is_no_time_is_named_and_left_out(tmp_path: Path, sample: str) -> None:
     row = [[0.002], [["'gpt2'"], ["8"], ["128"]], "1", 7, 1.0, None, [[0.001, "SAMPLE", 0.003]]]
-    write(tmp_path, {STEP: row, "host.Startup.track_import": [[0.2], [], "1", 7]})
+    write(tmp_path, {STEP: row, STARTUP: [[0.2], [], "1", 7]})
     [path] = (tmp_path / "own-toy").glob("a*.json")
     path.write_text(path.read_text().replace('"SAMPLE"', sample))
     results = read_results(tmp_path)
@@ -133,7 +121,7 @@ def test_a_sample_that_is_no_time_is_named_and_left_out(tmp_path: Path, sample: 
 
 
 def test_a_counter_may_be_zero(tmp_path: Path) -> None:
-    write(tmp_path, {"host.Startup.track_import": [[0], [], "1", 7, 1.0, None, [[0]]]})
+    write(tmp_path, {STARTUP: [[0], [], "1", 7, 1.0, None, [[0]]]})
     path = tmp_path / "benchmarks.json"
     path.write_text(path.read_text().replace("seconds", "spills"))
     results = read_results(tmp_path)
@@ -142,7 +130,7 @@ def test_a_counter_may_be_zero(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"machine": 3}', '{"machine": ""}'])
 def test_a_machine_without_facts_goes_by_its_folders_name(tmp_path: Path, content: str) -> None:
-    write(tmp_path, {"host.Startup.track_import": [[0.2], [], "1", 7]})
+    write(tmp_path, {STARTUP: [[0.2], [], "1", 7]})
     (tmp_path / "own-toy" / "machine.json").write_text(content)
     results = read_results(tmp_path)
     [sentence] = results.complaints
@@ -153,13 +141,12 @@ def test_a_machine_without_facts_goes_by_its_folders_name(tmp_path: Path, conten
 def test_sessions_stand_side_by_side_and_the_one_with_the_most_samples_counts(
     tmp_path: Path,
 ) -> None:
-    startup = "host.Startup.track_import"
-    write(tmp_path, {startup: [[0.2], [], "1", 7, 1.0, None, [[0.1, 0.2, 0.3]]]})
+    write(tmp_path, {STARTUP: [[0.2], [], "1", 7, 1.0, None, [[0.1, 0.2, 0.3]]]})
     [path] = (tmp_path / "own-toy").glob("a*.json")
 
     def session(number: int, started: int, *samples: float) -> None:
         content = json.loads(path.read_text())
-        content["results"] = {startup: [[0.2], [], "1", started, 1.0, None, [list(samples)]]}
+        content["results"] = {STARTUP: [[0.2], [], "1", started, 1.0, None, [list(samples)]]}
         path.with_stem(f"{path.stem}-{number}").write_text(json.dumps(content))
 
     session(2, 9, 0.9)
@@ -170,8 +157,7 @@ def test_sessions_stand_side_by_side_and_the_one_with_the_most_samples_counts(
 
 
 def test_figures_of_other_environments_are_apart(tmp_path: Path) -> None:
-    startup = "host.Startup.track_import"
-    write(tmp_path, {startup: [[0.2], [], "1", 7]})
+    write(tmp_path, {STARTUP: [[0.2], [], "1", 7]})
     [path] = (tmp_path / "own-toy").glob("a*.json")
     for python in ("3.11", "3.12"):
         content = json.loads(path.read_text())
@@ -274,15 +260,6 @@ def test_a_table_fits_its_terminal_and_loses_nothing(width: int) -> None:
     assert text.count("±8.3 %") == 4
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (2.5, "2.50 s"),
-        (0.0123, "12.3 ms"),
-        (0.00123, "1.23 ms"),
-        (0.000456, "456 µs"),
-        (3e-8, "30.0 ns"),
-    ],
-)
-def test_durations_are_shown_in_the_unit_that_reads_best(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+def test_durations_are_shown_in_the_unit_that_reads_best() -> None:
+    shown = [duration(seconds) for seconds in (2.5, 0.0123, 0.00123, 0.000456, 3e-8)]
+    assert shown == ["2.50 s", "12.3 ms", "1.23 ms", "456 µs", "30.0 ns"]
