@@ -8,8 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_repository import SCRIPT, ToyRepository
@@ -65,6 +67,23 @@ def toy(tmp_path: Path) -> ToyRepository:
     made.begin(SCRIPT, *((script, f"change {number}") for number, script in enumerate(scripts)))
     (root / "kvtrail.toml").write_text(TABLES)
     return made
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """Where results are kept in place of the usual folder."""
+    return tmp_path / "k"
+
+
+@pytest.fixture
+def history(kvtrail, toy: ToyRepository, kept: Path) -> Callable[..., Any]:
+    """`history` of a range in so many rounds, into `kept`."""
+
+    def run(commits: str, rounds: int, *options: str) -> Any:
+        words = (commits, "--rounds", str(rounds), "--results", str(kept))
+        return kvtrail(toy, "history", *words, *options)
+
+    return run
 
 
 def figures_in(folder: Path) -> dict[str, dict[str, Figure]]:
@@ -145,43 +164,35 @@ def test_labels_have_a_history_in_their_order(kvtrail, toy: ToyRepository, tmp_p
 
 
 def test_labels_may_look_like_paths(kvtrail, toy: ToyRepository, tmp_path: Path) -> None:
-    axis = '[axis]\nkind = "labels"\nlabels = ["org/image: 1", "org/image: 2", "größer"]\n'
+    labels = ["org/image: 1", "org/image: 2", "größer"]
+    axis = f'[axis]\nkind = "labels"\nlabels = {json.dumps(labels, ensure_ascii=False)}\n'
     (toy.root / "kvtrail.toml").write_text(TABLES + axis)
-    arguments = ("--rounds", "1", "--reference", "org/image: 1")
-    said = kvtrail(toy, "history", *arguments)
+    said = kvtrail(toy, "history", "--rounds", "1", "--reference", "org/image: 1")
     assert said.code == 0, said.text
-    assert re.search("org/image: 1.*org/image: 2.*größer", said.text)
-    stored = tmp_path / "work" / "subjects" / "toy"
-    [session] = stored.glob("asv-sessions/*/*.json")
-    assert {row["commit"] for row in json.loads(session.read_text())["figures"]} == {
-        "org/image: 1",
-        "org/image: 2",
-        "größer",
-    }
+    assert re.search(".*".join(labels), said.text)
+    [session] = (tmp_path / "work" / "subjects" / "toy").glob("asv-sessions/*/*.json")
+    figures = json.loads(session.read_text())["figures"]
+    assert {row["commit"] for row in figures} == set(labels)
     assert kvtrail(toy, "changes").record["results"]["changes"] == []
 
 
-def test_commits_that_cannot_be_measured_are_named(
-    kvtrail, toy: ToyRepository, tmp_path: Path
-) -> None:
+def test_commits_that_cannot_be_measured_are_named(history, toy: ToyRepository, kept: Path) -> None:
     toy.commit("exit 125", "cannot")
     toy.commit(bench(5.50, 120.0), "can again")
-    said = kvtrail(
-        toy, "history", "HEAD~3..HEAD", "--rounds", "1", "--results", str(tmp_path / "k")
-    )
+    said = history("HEAD~3..HEAD", 1)
     assert said.code == 0, said.text
     unusable = toy.git("rev-parse", "HEAD~1")
     assert re.search(rf"{unusable[:8]} gave no figure: .*125", said.text)
-    assert len(figures_in(tmp_path / "k")["step_ms"]) == 2
+    assert len(figures_in(kept)["step_ms"]) == 2
 
 
 def test_a_figure_that_fails_is_a_failure_and_the_others_are_kept(
-    kvtrail, toy: ToyRepository, tmp_path: Path
+    history, toy: ToyRepository, kept: Path
 ) -> None:
     toy.commit(bench(5.50, 120.0).replace("5.50%d", "NaN%.0s"), "not a number")
     with pytest.raises(MeasurementFailed, match="step_ms"):
-        kvtrail(toy, "history", "HEAD~2..HEAD", "--rounds", "1", "--results", str(tmp_path / "k"))
-    stored = figures_in(tmp_path / "k")
+        history("HEAD~2..HEAD", 1)
+    stored = figures_in(kept)
     assert {figure.failed for figure in stored["step_ms"].values()} == {True, False}
     assert {figure.failed for figure in stored["throughput"].values()} == {False}
 
@@ -210,16 +221,13 @@ def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
     assert {len(one.samples) for one in figures_in(tmp_path / "k")["step_ms"].values()} == {3}
 
 
-def test_the_estimate_counts_what_prepares_each_commit(
-    kvtrail, toy: ToyRepository, tmp_path: Path
-) -> None:
+def test_the_estimate_counts_what_prepares_each_commit(history, toy: ToyRepository) -> None:
     path = toy.root / "kvtrail.toml"
     path.write_text(path.read_text().replace("[metrics", 'setup = "sleep 0.3"\n[metrics', 1))
-    words = ("history", "HEAD~4..HEAD", "--rounds", "1", "--results", str(tmp_path / "k"))
     said = re.search(
         r"expected to take about (\d+) s: 4 commits x 1 round, (\S+) s each and "
         r"(\S+) s before a commit's first",
-        kvtrail(toy, *words).text,
+        history("HEAD~4..HEAD", 1).text,
     )
     assert said is not None
     assert float(said[3]) > 0.3
@@ -227,100 +235,82 @@ def test_the_estimate_counts_what_prepares_each_commit(
 
 
 def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
-    kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kvtrail, history, toy: ToyRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = itertools.count()
     whole = Lives.life
 
     def on_two(self: Lives, commit: str, **options):
         device, factor = (("left", 1.0), ("right", 1.1))[next(count) % 2]
-        readings = whole(self, commit, **options)
         return {
             name: replace(one, device=device, value=factor * one.value)
-            for name, one in readings.items()
+            for name, one in whole(self, commit, **options).items()
         }
 
     monkeypatch.setattr(Lives, "life", on_two)
-    said = kvtrail(
-        toy, "history", "HEAD~4..HEAD", "--rounds", "2", "--results", str(tmp_path / "k")
-    )
-    assert "(left) and" in said.text
-    of_commit = figures_in(tmp_path / "k")["step_ms"].values()
+    assert "(left) and" in history("HEAD~4..HEAD", 2).text
+    of_commit = figures_in(kept)["step_ms"].values()
     assert all(max(one.samples) < 1.01 * min(one.samples) for one in of_commit)
-    said = kvtrail(
-        toy, "history", "HEAD~2..HEAD", "--rounds", "1", "--results", str(tmp_path / "l")
-    )
+    elsewhere = ("--rounds", "1", "--results", str(kept.with_name("l")))
+    said = kvtrail(toy, "history", "HEAD~2..HEAD", *elsewhere)
     assert "2 of 2 devices have measured no commit that others have" in said.text
 
 
-def test_a_second_session_stands_beside_the_first(
-    kvtrail, toy: ToyRepository, tmp_path: Path
-) -> None:
-    kept = tmp_path / "k"
-    kvtrail(toy, "history", "HEAD^!", "--rounds", "2", "--results", str(kept))
-    kvtrail(toy, "history", "HEAD^!", "--rounds", "1", "--results", str(kept))
+def test_a_second_session_stands_beside_the_first(history, toy: ToyRepository, kept: Path) -> None:
+    history("HEAD^!", 2)
+    history("HEAD^!", 1)
     assert len([*(kept / "asv").glob("*/*-host*.json")]) == 2
     assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {2}
     # A metric need not have a unit.
     other = TABLES.replace("sh bench.sh", "sh ./bench.sh").replace('unit = "ms"', "")
     (toy.root / "kvtrail.toml").write_text(other)
-    kvtrail(toy, "history", "HEAD^!", "--rounds", "1", "--results", str(kept))
+    history("HEAD^!", 1)
     # Another command measures something else: what it said before is no part of the series.
     assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {1}
 
 
 def test_more_commits_are_measured_than_setups_are_kept(
-    kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    history, toy: ToyRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asv_bench.measure.trees._KEPT_SETUPS", 1)
     setup = 'measure = "sh $KVTRAIL_OUT/bench.sh"\nsetup = "cp bench.sh $KVTRAIL_OUT"'
     (toy.root / "kvtrail.toml").write_text(TABLES.replace('measure = "sh bench.sh"', setup))
-    said = kvtrail(
-        toy, "history", "HEAD~2..HEAD", "--rounds", "2", "--results", str(tmp_path / "k")
-    )
+    said = history("HEAD~2..HEAD", 2)
     assert said.code == 0, said.text
-    assert {len(one.samples) for one in figures_in(tmp_path / "k")["step_ms"].values()} == {2}
+    assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {2}
 
 
-def test_neighbours_with_the_same_files_are_measured_once(
-    kvtrail, toy: ToyRepository, tmp_path: Path
-) -> None:
+def test_neighbours_with_the_same_files_are_measured_once(history, toy: ToyRepository) -> None:
     toy.git("commit", "-q", "--allow-empty", "-m", "nothing")
-    arguments = ("HEAD~2..HEAD", "--rounds", "1", "--results", str(tmp_path / "k"))
-    said = kvtrail(toy, "history", *arguments)
+    said = history("HEAD~2..HEAD", 1)
     assert said.record["settings"]["commits"] == [toy.git("rev-parse", "HEAD~1")]
     assert "--anyway" in said.text
-    assert len(kvtrail(toy, "history", *arguments, "--anyway").record["settings"]["commits"]) == 2
+    both = history("HEAD~2..HEAD", 1, "--anyway")
+    assert len(both.record["settings"]["commits"]) == 2
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("axis", "arguments", "sentence"),
     [
-        (["history"], "a range such as"),
-        (["history", "no-such..HEAD"], "git knows no commits"),
-        (["history", "HEAD..HEAD"], "holds no commits"),
-        (["history", "HEAD^!", "--full"], "--full is of kvtrail"),
-        (["history", "HEAD^!", "--metric", "nothing"], "no metric is called nothing"),
-        (["history", "HEAD^!", "--reference", "."], "--reference"),
-        (["history", "1.9", "--axis", "labels"], r"needs \[axis\]"),
-        (["changes", "--branch", "no-such"], "no-such"),
+        ("", ("history",), "a range such as"),
+        ("", ("history", "no-such..HEAD"), "git knows no commits"),
+        ("", ("history", "HEAD..HEAD"), "holds no commits"),
+        ("", ("history", "HEAD^!", "--full"), "--full is of kvtrail"),
+        ("", ("history", "HEAD^!", "--metric", "nothing"), "no metric is called nothing"),
+        ("", ("history", "HEAD^!", "--reference", "."), "--reference"),
+        ("", ("history", "1.9", "--axis", "labels"), r"needs \[axis\]"),
+        ("", ("changes", "--branch", "no-such"), "no-such"),
+        (LABELS, ("history", "3.0"), "none of the labels"),
+        (LABELS, ("history", "2.0..1.9"), "does not come after"),
+        (LABELS, ("changes", "--branch", "main"), "--branch"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    kvtrail, toy: ToyRepository, arguments: list[str], sentence: str
+    kvtrail, toy: ToyRepository, axis: str, arguments: tuple[str, ...], sentence: str
 ) -> None:
+    (toy.root / "kvtrail.toml").write_text(TABLES + axis)
     with pytest.raises(Refused, match=sentence):
         kvtrail(toy, *arguments)
-
-
-def test_labels_are_refused_what_is_of_commits(kvtrail, toy: ToyRepository) -> None:
-    (toy.root / "kvtrail.toml").write_text(TABLES + LABELS)
-    with pytest.raises(Refused, match="none of the labels"):
-        kvtrail(toy, "history", "3.0")
-    with pytest.raises(Refused, match="does not come after"):
-        kvtrail(toy, "history", "2.0..1.9")
-    with pytest.raises(Refused, match="--branch"):
-        kvtrail(toy, "changes", "--branch", "main")
 
 
 @pytest.mark.parametrize("verb", ["changes", "report"])
@@ -334,14 +324,11 @@ def test_without_a_history_there_is_nothing_to_look_at(
 
 
 @pytest.mark.parametrize("value", ["1e-320", "5e-324", "1e308", "1e-99", "0"])
-def test_the_page_has_room_for_every_stored_figure(
-    kvtrail, toy: ToyRepository, tmp_path: Path, value: str
-) -> None:
-    words = ("history", "HEAD~2..HEAD", "--rounds", "1", "-b", "throughput", "--results")
-    kvtrail(toy, *words, str(tmp_path / "k"))
-    for path in (tmp_path / "k" / "asv").glob("*/????????-*.json"):
+def test_the_page_has_room_for_every_stored_figure(history, kept: Path, value: str) -> None:
+    history("HEAD~2..HEAD", 1, "-b", "throughput")
+    for path in (kept / "asv").glob("*/????????-*.json"):
         path.write_text(re.sub(r"1[02][05]\.0\d*", value, path.read_text()))
-    done = CliRunner().invoke(build_app(), ["report", "--results", str(tmp_path / "k")])
+    done = CliRunner().invoke(build_app(), ["report", "--results", str(kept)])
     assert (done.exception, done.exit_code) == (None, 0)
     is_none = value not in ("1e-99", "0")
     assert ("is no count. It is left out" in " ".join(done.output.split())) is is_none

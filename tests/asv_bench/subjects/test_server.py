@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from declared_repository import DeclaredRepository, alive, own_seconds
 
 from asv_bench.errors import Refused
-from asv_bench.measure.samples import CommitUnusable, Reading
+from asv_bench.measure.samples import Absence, CommitUnusable, Reading
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject_file import SubjectFile
 
@@ -67,15 +67,40 @@ def made_with(root: Path, tables: str, *servers: str, client: str = CLIENT) -> D
     return made
 
 
+def prepared(made: DeclaredRepository) -> Mapping[str, Absence]:
+    """What a commit lacks, after one life that is not measured."""
+    subject = subject_of(made)
+    with subject.pairs() as source:
+        return source.prepare(subject.resolve("HEAD").hash)
+
+
+def lived(made: DeclaredRepository, *metrics: str) -> Mapping[str, Reading]:
+    """The figures of one life after the first, which is not measured."""
+    subject = subject_of(made)
+    subject.choose(metrics or ["tpot_ms"], None)
+    with subject.pairs() as source:
+        return source.life(subject.resolve("HEAD").hash)
+
+
 def subject_of(made: DeclaredRepository) -> DeclaredSubject:
     return DeclaredSubject.of_file(SubjectFile.read(made.root / "kvtrail.toml"))
 
 
-def lived(made: DeclaredRepository) -> Reading:
-    """The figure of one life after the first, which is not measured."""
-    subject = subject_of(made)
-    with subject.pairs() as source:
-        return source.life(subject.resolve("HEAD").hash)["tpot_ms"]
+def test_the_windows_of_one_life_are_a_reading(tmp_path: Path) -> None:
+    made = made_with(tmp_path / "toy", TABLES, SERVER)
+    readings = lived(made, "tpot_ms", "ready_s", "peak_rss_bytes")
+    assert len(readings["tpot_ms"].samples) == 3
+    assert readings["tpot_ms"].value == sorted(readings["tpot_ms"].samples)[1]
+    # More than a shell has.
+    assert readings["peak_rss_bytes"].value > 8 * 2**20
+    assert 0.01 < readings["ready_s"].value < 20
+
+
+def test_a_server_may_say_that_it_is_ready(tmp_path: Path) -> None:
+    said = "ready = { regex = '^serving$' }"
+    tables = TABLES.replace('ready = "http://127.0.0.1:$KVTRAIL_PORT/health"', said)
+    slow = "import urllib.request, time; time.sleep(0.3)" + CLIENT
+    assert prepared(made_with(tmp_path / "toy", tables, SERVER, client=slow)) == {}
 
 
 @pytest.mark.thorough
@@ -90,20 +115,6 @@ def test_a_wait_after_each_run_of_the_client_is_found(kvtrail, tmp_path: Path) -
     assert slow["planted"] == pytest.approx(5, rel=0.5)
 
 
-def test_the_windows_of_one_life_are_a_reading(tmp_path: Path) -> None:
-    made = made_with(tmp_path / "toy", TABLES, SERVER)
-    subject = subject_of(made)
-    subject.choose(["tpot_ms", "ready_s", "peak_rss_bytes"], None)
-    commit = subject.resolve("HEAD").hash
-    with subject.pairs() as source:
-        readings = source.life(commit)
-    assert len(readings["tpot_ms"].samples) == 3
-    assert readings["tpot_ms"].value == sorted(readings["tpot_ms"].samples)[1]
-    # More than a shell has.
-    assert readings["peak_rss_bytes"].value > 8 * 2**20
-    assert 0.01 < readings["ready_s"].value < 20
-
-
 @pytest.mark.thorough
 def test_servers_are_compared(kvtrail, tmp_path: Path) -> None:
     made = made_with(tmp_path / "toy", TABLES, SERVER, SERVER.replace("5.0", "5.4"))
@@ -111,53 +122,34 @@ def test_servers_are_compared(kvtrail, tmp_path: Path) -> None:
     assert (said.code, said.verdicts) == (3, {"tpot_ms": "slower"}), said.text
 
 
-def test_a_server_may_say_that_it_is_ready(tmp_path: Path) -> None:
-    tables = TABLES.replace(
-        'ready = "http://127.0.0.1:$KVTRAIL_PORT/health"', "ready = { regex = '^serving$' }"
-    )
-    slow = "import urllib.request, time; time.sleep(0.3)" + CLIENT
-    made = made_with(tmp_path / "toy", tables, SERVER, client=slow)
-    subject = subject_of(made)
-    with subject.pairs() as source:
-        assert source.prepare(subject.resolve("HEAD").hash) == {}
+# Once it serves the client.
+DIES = "random.random() < 2 and 'l' in self.path or __import__('os')._exit(9)"
+DYING_HALF_WAY = f"{DIES}\n            self.send_response(200)"
+LOADING = "import time; print('loading', flush=True); time.sleep(60)"
 
 
 @pytest.mark.parametrize(
-    ("server", "tables", "client", "words"),
+    ("server", "seconds", "client", "words"),
     [
+        (LOADING, 1, CLIENT, "the server was not ready within 1 s: loading"),
+        ("raise SystemExit('no such model')", 20, CLIENT, "exit code 1: no such model"),
         (
-            "import time; print('loading', flush=True); time.sleep(60)",
-            ("= 20\n\n", "= 1\n\n"),
-            "",
-            "the server was not ready within 1 s: loading",
-        ),
-        ("raise SystemExit('no such model')", (), "", "exit code 1: no such model"),
-        (
-            SERVER.replace(
-                "self.send_response(200)",
-                "random.random() < 2 and 'l' in self.path or "
-                "__import__('os')._exit(9)\n            self.send_response(200)",
-            ),
-            (),
-            "",
+            *(SERVER.replace("self.send_response(200)", DYING_HALF_WAY), 20, CLIENT),
             "the server died in the warm-up: it ended with exit code 9: serving",
         ),
         (
-            SERVER,
-            (),
-            "import sys; sys.exit('no dataset')",
+            *(SERVER, 20, "import sys; sys.exit('no dataset')"),
             "the client in the warm-up: it ended with exit code 1: no dataset",
         ),
     ],
     ids=["never ready", "ends at once", "dies half-way", "client fails"],
 )
 def test_a_server_that_fails_is_a_sentence(
-    tmp_path: Path, server: str, tables: tuple[str, str], client: str, words: str
+    tmp_path: Path, server: str, seconds: int, client: str, words: str
 ) -> None:
-    text = TABLES.replace(*tables) if tables else TABLES
-    subject = subject_of(made_with(tmp_path / "toy", text, server, client=client or CLIENT))
-    with subject.pairs() as source, pytest.raises(CommitUnusable, match=words):
-        source.prepare(subject.resolve("HEAD").hash)
+    tables = TABLES.replace("ready_timeout_s = 20", f"ready_timeout_s = {seconds}")
+    with pytest.raises(CommitUnusable, match=words):
+        prepared(made_with(tmp_path / "toy", tables, server, client=client))
 
 
 # Answers, and leaves something behind that no session, parent or variable tells of.
@@ -223,7 +215,7 @@ def test_a_server_that_is_killed_is_a_sentence_and_leaves_nothing(
         with pytest.raises(CommitUnusable, match=words):
             lived(made)
     else:
-        assert lived(made).samples == (5.0, 5.0, 5.0)
+        assert lived(made)["tpot_ms"].samples == (5.0, 5.0, 5.0)
     assert ended.exists() == (phase == "never dies")
     assert not alive(orphan)
 
