@@ -203,11 +203,8 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 def test_only_changes_that_bear_on_the_figures_count() -> None:
     changed = ("README.md", "engine/engine.py", "tests/x.py", "asv.conf.json", "asv_bench/new.py")
-    assert WorkingTree("a" * 40, changed).measured_changes == [
-        "engine/engine.py",
-        "asv.conf.json",
-        "asv_bench/new.py",
-    ]
+    measured = ["engine/engine.py", "asv.conf.json", "asv_bench/new.py"]
+    assert WorkingTree("a" * 40, changed).measured_changes == measured
 
 
 def test_a_snapshot_holds_the_tree_as_it_stands(toy: ToyProject, tmp_path: Path) -> None:

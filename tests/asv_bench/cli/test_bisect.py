@@ -150,20 +150,17 @@ def test_the_culprit_is_named_with_subject_and_author(bench: Bench) -> None:
     assert all(sample["pair"]["log_ratio"] is not None for sample in searched)
 
 
-def test_nothing_to_find_is_no_regression(bench: Bench) -> None:
-    code, said, record = bench.run()
+@pytest.mark.parametrize(("step", "options"), [(None, ()), (8, ("--margin", "10"))])
+def test_nothing_or_less_than_the_margin_is_no_regression(
+    bench: Bench, step: int | None, options: tuple[str, ...]
+) -> None:
+    bench.with_step(step)
+    code, said, record = bench.run(*options)
     assert code == ExitCode.GOOD
     assert "no regression: the last commit is equivalent to the first" in said
     assert record["results"]["finding"]["gate"]["verdict"] == "equivalent"
-
-
-def test_a_step_within_the_margin_is_no_regression(bench: Bench) -> None:
-    bench.with_step(8)
-    code, said, record = bench.run("--margin", "10")
-    assert code == ExitCode.GOOD
-    assert "no regression: the last commit is equivalent to the first" in said
     plan = record["settings"]["plan"]["comparison"]
-    assert plan["margin"] == plan["minimum_effect"] == 0.1
+    assert plan["margin"] == plan["minimum_effect"] == (0.1 if options else 0.01)
 
 
 def test_an_improvement_is_looked_for_where_asked(bench: Bench) -> None:
@@ -210,22 +207,18 @@ def test_a_finished_bisection_starts_over_unless_told_otherwise(bench: Bench) ->
     assert bench.measured > 0
 
 
-def test_fresh_forgets_what_was_measured(bench: Bench) -> None:
-    bench.with_step(8, after=6)
-    bench.run()
-    bench.with_step(8)
-    _, said, record = bench.run("--fresh")
-    assert "going on" not in said
-    assert len(record["samples"]) == bench.measured
-
-
-def test_other_options_are_another_bisection(bench: Bench) -> None:
+def test_other_options_are_another_bisection_and_fresh_forgets_what_was_measured(
+    bench: Bench,
+) -> None:
     bench.with_step(8, after=6)
     bench.run()
     bench.with_step(8)
     with pytest.raises(Refused, match="no pairs of the same bisect"):
         bench.run("--resume", "--certain", "0.999")
     assert bench.measured == 0
+    _, said, record = bench.run("--fresh")
+    assert "going on" not in said
+    assert len(record["samples"]) == bench.measured
 
 
 def test_an_end_that_cannot_be_measured_is_said(bench: Bench) -> None:

@@ -60,7 +60,7 @@ def refusal(*arguments: str) -> str:
 
 
 def test_only_a_reference_machine_writes_the_committed_file(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = HEADLINE.read_bytes()
     own, reference = (replace(machine_facts(), name=name) for name in ("own-box", "h200"))
@@ -72,9 +72,7 @@ def test_only_a_reference_machine_writes_the_committed_file(
     for arguments in (["--quick"], ["--workloads", "single"], ["--model", "random:gpt2"]):
         assert "at full size with the built-in model" in refusal(*arguments)
     assert HEADLINE.read_bytes() == before
-
-
-def test_the_table_never_takes_the_place_of_the_figures(tmp_path: Path) -> None:
+    # The table never takes the place of the figures.
     assert str(tmp_path / "own.md") in refusal("--output", str(tmp_path / "own.md"))
 
 

@@ -226,12 +226,9 @@ def test_a_shallow_repository_is_refused(bare: ToyProject, tmp_path: Path) -> No
         commits_of("HEAD~1..HEAD", clone)
 
 
-def test_a_directory_that_is_no_repository_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_commits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not a git repository"):
         commits_of("HEAD", tmp_path)
-
-
-def test_a_repository_without_commits_is_refused(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     with pytest.raises(Refused, match="not a git repository with commits"):
         commits_of("HEAD", tmp_path)

@@ -29,14 +29,8 @@ from asv_bench.explain.trace import (
 from asv_bench.explain.traced import Traced, torch_traces
 from asv_bench.output.table import Table
 
-WINDOW = Window(
-    workload="scheduler",
-    quick=True,
-    model="random:gpt2-tiny",
-    device="cpu",
-    decode="auto",
-    steps=4,
-)
+TINY = {"model": "random:gpt2-tiny", "device": "cpu", "decode": "auto"}
+WINDOW = Window(workload="scheduler", quick=True, **TINY, steps=4)
 
 
 def event(
@@ -141,8 +135,10 @@ def test_two_windows_are_told_apart_and_each_shows_what_it_can() -> None:
     assert row(kernels, -2) == ["a kernel or copy is running", "-", "1.50", "-", "22.50", "81.8 %"]
     assert row(kernels, -1) == ["gaps between them", "-", "0.50", "-", "5.00", "18.2 %"]
     assert "of 27.5 µs a step, first kernel to last" in kernels.caption
-    assert "41.5 µs" in ranges.caption
-    assert "41.5 µs" in kernels.caption
+    assert all("41.5 µs" in table.caption for table in tables)
+    events = [event("kernel", f"kernel_{number}", 10 * number, 1) for number in range(25)]
+    many = window_tables([traced("eager", events)])[-1]
+    assert row(many, -3) == ["5 more", "-", "2.50", "1.00", "2.50", "20.0 %"]
 
 
 def test_one_window_without_a_device_shows_operators() -> None:
@@ -151,12 +147,6 @@ def test_one_window_without_a_device_shows_operators() -> None:
     assert ranges.title == "Time per range: decode=eager, as it really runs (2 steps)"
     assert row(ranges) == ["readback", "0.50", "200.0"]
     assert row(operators) == ["aten::addmm", "1.00", "8.50", "8.50", "44.7 %"]
-
-
-def test_many_kernels_are_summed_up() -> None:
-    events = [event("kernel", f"kernel_{number}", 10 * number, 1) for number in range(25)]
-    kernels = window_tables([traced("eager", events)])[-1]
-    assert row(kernels, -3) == ["5 more", "-", "2.50", "1.00", "2.50", "20.0 %"]
 
 
 @pytest.mark.parametrize(
@@ -230,23 +220,15 @@ def test_a_process_that_fails_is_said_with_its_last_words(tmp_path: Path) -> Non
 
 def test_end_to_end_on_a_cpu(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
-    arguments = ["--quick", "--steps", "3", "--device", "cpu", "--profile-dir"]
-    done = CliRunner().invoke(
-        build_app(), ["profile", *arguments, str(tmp_path), "--json", str(record)]
-    )
+    arguments = ["--quick", "--steps", "3", "--device", "cpu", "--json", str(record)]
+    done = CliRunner().invoke(build_app(), ["profile", *arguments, "--profile-dir", str(tmp_path)])
     assert done.exit_code == 0, done.output + repr(done.exception)
-    for words in (
-        "Time per range: decode=eager, as it really runs (3 steps)",
-        "Without a profiler a step takes",
-        "forward",
-        "Time per operator",
-        "aten::addmm",
-    ):
+    assert "Time per range: decode=eager, as it really runs (3 steps)" in done.output
+    for words in ("Without a profiler a step takes", "Time per operator", "aten::addmm"):
         assert words in done.output
     assert (tmp_path / "scheduler-quick" / "torch.trace.json.gz").is_file()
     [window] = json.loads(record.read_text())["results"]["windows"]
     assert window["file"] == "torch.trace.json.gz"
-    assert window["window"]["steps"] == 3
-    assert window["window"]["decode"] == "eager"
+    assert (window["window"]["steps"], window["window"]["decode"]) == (3, "eager")
     forward = next(one for one in window["summary"]["ranges"] if one["name"] == "forward")
     assert forward["calls"] == 3

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,7 +18,6 @@ from typer.testing import CliRunner, Result
 
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
-from asv_bench.output.table import Table
 from asv_bench.peers import lives
 from asv_bench.peers.catalog import KINDS, find_peers
 from asv_bench.peers.checkpoint import Checkpoint, write_checkpoint
@@ -107,6 +107,10 @@ class Graphs(Enum):
 class Recorder:
     """Stands for another project's engine: keeps what it is told, generates tokens of its own."""
 
+    modules: ClassVar = {"nanovllm": "LLM"}
+    fair: ClassVar[dict[str, Any]] = {"enforce_eager": False, "max_num_seqs": 3}
+    chosen: ClassVar[dict[str, str]] = {}
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.told = {"model": arguments[0] if arguments else None, **options}
 
@@ -117,11 +121,13 @@ class Recorder:
         return [self.answer(one) for one in asked]
 
     def answer(self, asked: Any) -> Any:
-        ids = list(range(asked.max_tokens))
-        return {"token_ids": ids}
+        return {"token_ids": list(range(asked.max_tokens))}
 
 
 class VllmLike(Recorder):
+    modules: ClassVar = {"vllm": "LLM"}
+    fair: ClassVar = {"enable_prefix_caching": False, "max_num_seqs": 3, "max_model_len": 29}
+    chosen: ClassVar = {"graphs": "PIECEWISE", "batched_tokens": "8192", "asynchronous": "True"}
     llm_engine = SimpleNamespace(
         vllm_config=SimpleNamespace(
             compilation_config=SimpleNamespace(cudagraph_mode=Graphs.PIECEWISE),
@@ -134,6 +140,9 @@ class VllmLike(Recorder):
 
 
 class SglangLike(Recorder):
+    modules: ClassVar = {"sglang": "Engine"}
+    fair: ClassVar = {"disable_radix_cache": True, "cuda_graph_max_bs": 3, "context_length": 29}
+    chosen: ClassVar = {"batched_tokens": "2048", "attention": "fa3"}
     server_args = SimpleNamespace(chunked_prefill_size=2048, attention_backend="fa3")
 
     def answer(self, asked: Any) -> Any:
@@ -141,51 +150,35 @@ class SglangLike(Recorder):
 
 
 class MiniLike(Recorder):
+    modules: ClassVar = {"minisgl": "", "minisgl.llm": "LLM", "minisgl.core": ""}
+    fair: ClassVar = {"cache_type": "naive", "cuda_graph_max_bs": 3}
+
     def answer(self, asked: Any) -> Any:
         return {"token_ids": list(range(asked.max_tokens - 1))}
 
 
+def stand_in(patch: pytest.MonkeyPatch, modules: Mapping[str, str], build: Any) -> None:
+    """Let modules, some of which have a face to build an engine by, be those of a project."""
+    for name, face in modules.items():
+        module = ModuleType(name)
+        module.__dict__.update({"SamplingParams": SimpleNamespace, face or "unused": build})
+        patch.setitem(sys.modules, name, module)
+
+
+ELSEWHERE = Checkpoint("a folder", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
+
+
 @pytest.mark.parametrize(
-    ("name", "modules", "engine", "fair", "chosen"),
+    ("name", "engine"),
     [
-        (
-            "vllm",
-            {"vllm": "LLM"},
-            VllmLike,
-            {"enable_prefix_caching": False, "max_num_seqs": 3, "max_model_len": 29},
-            {"graphs": "PIECEWISE", "batched_tokens": "8192", "asynchronous": "True"},
-        ),
-        (
-            "sglang",
-            {"sglang": "Engine"},
-            SglangLike,
-            {"disable_radix_cache": True, "cuda_graph_max_bs": 3, "context_length": 29},
-            {"batched_tokens": "2048", "attention": "fa3"},
-        ),
-        (
-            "nano-vllm",
-            {"nanovllm": "LLM"},
-            Recorder,
-            {"enforce_eager": False, "max_num_seqs": 3},
-            {},
-        ),
-        (
-            "mini-sglang",
-            {"minisgl": "", "minisgl.llm": "LLM", "minisgl.core": ""},
-            MiniLike,
-            {"cache_type": "naive", "cuda_graph_max_bs": 3},
-            {},
-        ),
+        ("vllm", VllmLike),
+        ("sglang", SglangLike),
+        ("nano-vllm", Recorder),
+        ("mini-sglang", MiniLike),
     ],
 )
 def test_other_projects_are_asked_for_the_same_work(
-    name: str,
-    modules: dict[str, str],
-    engine: type[Recorder],
-    fair: dict[str, Any],
-    chosen: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, engine: type[Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Recorder] = []
 
@@ -193,19 +186,14 @@ def test_other_projects_are_asked_for_the_same_work(
         made.append(engine(*arguments, **options))
         return made[-1]
 
-    for module, face in modules.items():
-        stand_in = ModuleType(module)
-        stand_in.__dict__.update({"SamplingParams": SimpleNamespace, face or "unused": build})
-        monkeypatch.setitem(sys.modules, module, stand_in)
-    sizes = {"vocab_size": 64}
-    task = task_of(Checkpoint("a folder", "float32", sizes, 1.0, 1.0, None), tmp_path)
-    facts = live(name, task)
+    stand_in(monkeypatch, engine.modules, build)
+    facts = live(name, task_of(ELSEWHERE, tmp_path))
     measured = facts["cells"]["mixed"]
     (peer,) = made
-    assert peer.told.items() >= fair.items()
+    assert peer.told.items() >= engine.fair.items()
     assert "a folder" in peer.told.values()
     assert measured["figures"]["tokens_per_s"][0] > 0
-    assert facts["chosen"].items() >= chosen.items()
+    assert facts["chosen"].items() >= engine.chosen.items()
     missing = 1 if name == "mini-sglang" else 0
     assert [len(ids) for ids in measured["token_ids"]] == [MIXED.new_tokens - missing] * 5
     for asked in peer.asked:
@@ -218,34 +206,29 @@ def test_other_projects_are_asked_for_the_same_work(
 def test_a_run_that_is_cut_short_is_no_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in = ModuleType("nanovllm")
-    stand_in.__dict__.update({"SamplingParams": SimpleNamespace, "LLM": MiniLike})
-    monkeypatch.setitem(sys.modules, "nanovllm", stand_in)
-    checkpoint = Checkpoint("a folder", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
-    (cell,) = live("nano-vllm", task_of(checkpoint, tmp_path))["cells"].values()
+    stand_in(monkeypatch, {"nanovllm": "LLM"}, MiniLike)
+    (cell,) = live("nano-vllm", task_of(ELSEWHERE, tmp_path))["cells"].values()
     assert "got 0 tokens where 1 were asked for" in cell["failed"]
 
 
+def python_of(folder: Path, vllm: str) -> str:
+    """A Python that finds a package vllm of this text in `folder`."""
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (folder / "vllm.py").write_text(vllm)
+    return str(python)
+
+
 def test_peers_are_found_by_name_or_by_their_interpreter(tmp_path: Path) -> None:
-    other = tmp_path / "python"
-    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
-    other.chmod(0o755)
-    (tmp_path / "vllm.py").write_text("raise RuntimeError('not to be imported')")
+    other = python_of(tmp_path, "raise RuntimeError('not to be imported')")
     interpreters, absent = find_peers(["torch", f"vllm={other}", f"sglang={other}"])
-    assert interpreters == {
-        "kvtrail": sys.executable,
-        "torch": sys.executable,
-        "vllm": str(other),
-    }
+    assert interpreters == {**dict.fromkeys(("kvtrail", "torch"), sys.executable), "vllm": other}
     assert absent == ["sglang: absent, its Python has no package sglang"]
     with pytest.raises(Refused, match="no peer 'vlm'; there are kvtrail, transformers-dynamic"):
         find_peers(["vlm"])
     with pytest.raises(Refused, match="nowhere, which is to run vllm, is no file"):
         find_peers(["vllm=nowhere"])
-
-
-def cells(table: Table) -> list[dict[str, Any]]:
-    return table.to_json()
 
 
 def test_tables_say_how_right_tokens_are_and_leave_out_what_is_unknown() -> None:
@@ -255,9 +238,7 @@ def test_tables_say_how_right_tokens_are_and_leave_out_what_is_unknown() -> None
         "step_ms": 2.0,
         "step_ms_range": [1.9, 2.2],
         "times": {"estimate": 4.0, "low": 3.5, "high": 4.5, "confidence": 0.75},
-        "tokens_per_s": 1.0,
-        "ttft_ms": 1.0,
-        "tpot_ms": 1.0,
+        **dict.fromkeys(("tokens_per_s", "ttft_ms", "tpot_ms"), 1.0),
         "fraction_of_floor": 0.5,
         "startup_s": 40.0,
         "peak_gpu_bytes": 2**31,
@@ -269,7 +250,7 @@ def test_tables_say_how_right_tokens_are_and_leave_out_what_is_unknown() -> None
     }
     speed = speed_table([row], "here").to_markdown()
     assert "| wide | vllm | 2.000 1.900-2.200 | 4.00 3.50-4.50 |" in speed
-    (rest,) = cells(rest_table([row]))
+    (rest,) = rest_table([row]).to_json()
     assert rest["tokens"] == "88.8% of 6144, gap 0.59"
     assert (rest["peak_gpu_gib"], rest["peak_rss_gib"]) == (2.0, None)
     assert rest["settings"] == "graphs; batched_tokens 8192, vllm 0.24.0"
@@ -283,10 +264,7 @@ def test_engines_that_are_all_absent_are_a_sentence() -> None:
 
 def run_peers(*arguments: str, folder: Path, python: str = "") -> tuple[Result, dict[str, Any]]:
     """Run the command on a tiny model; the Python of vLLM imports it from `python`."""
-    other, record = folder / "python", folder / "peers.json"
-    other.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
-    other.chmod(0o755)
-    (folder / "vllm.py").write_text(python)
+    other, record = python_of(folder, python), folder / "peers.json"
     given = ["peers", "--quick", "--model", "random:qwen3-tiny", "--json", str(record)]
     given += ["--peer", f"vllm={other}", "--folder", str(folder), *arguments]
     done = CliRunner().invoke(build_app(), given)
