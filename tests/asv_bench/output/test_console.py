@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from printed_tables import printed
 
 import asv_bench
 from asv_bench.explain.profile_tables import short_kernel_name
@@ -15,12 +15,6 @@ from asv_bench.output.console import LEAST_WIDTH, make_console, print_table
 from asv_bench.output.table import Column, Table
 
 FIGURES = [f"{number},234.56 µs" for number in range(6)]
-
-
-def printed(table: Table, width: int) -> str:
-    file = io.StringIO()
-    print_table(Console(width=width, file=file), table)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, LEAST_WIDTH])

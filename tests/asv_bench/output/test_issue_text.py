@@ -81,9 +81,8 @@ def test_what_is_too_long_loses_rows_and_keeps_the_command(rows: int, remarks: i
 
 
 def test_a_fence_is_longer_than_those_in_the_command() -> None:
-    assert "````sh\nkvtrail compare -- 'a ``` b'\n````" in text_of(
-        0, 0, "kvtrail compare -- 'a ``` b'"
-    )
+    command = "kvtrail compare -- 'a ``` b'"
+    assert f"````sh\n{command}\n````" in text_of(0, 0, command)
 
 
 def test_the_command_names_commits_that_do_not_move_and_writes_no_files() -> None:

@@ -8,10 +8,9 @@ import math
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from printed_tables import printed
 
 from asv_bench.errors import Refused
-from asv_bench.output.console import print_table
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, to_csv
 from asv_bench.output.table_files import TableFiles
 
@@ -34,27 +33,17 @@ TABLE = Table(
 )
 
 
-def printed(table: Table, width: int = 80) -> str:
-    file = io.StringIO()
-    print_table(Console(width=width, file=file), table)
-    return file.getvalue()
-
-
 def test_people_see_values_as_columns_show_them() -> None:
-    lines = [
-        [cell.strip() for cell in line.split("│")[1:-1]] for line in printed(TABLE).split("\n")
-    ]
+    shown = printed(TABLE)
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.split("\n")]
     assert ["a|b_c", "1,234.57", "+1.2 %", "-50.0 % to ∞"] in lines
     assert ["", "±3 %", "", ""] in lines
     assert ["_d_", "-", "-", "-"] in lines
-    assert "here" not in printed(TABLE)
-    assert printed(TABLE).count("┼") > 0, "a line between the sections"
-
-
-def test_notes_are_beside_their_values_where_there_is_room() -> None:
-    table = Table(COLUMNS, TABLE.rows, notes="beside")
-    assert "1,234.57 ±3 %" in printed(table)
-    assert "1,234.57 ±3 %" not in printed(table, 50)
+    assert "here" not in shown
+    assert shown.count("┼") > 0, "a line between the sections"
+    beside = Table(COLUMNS, TABLE.rows, notes="beside")
+    assert "1,234.57 ±3 %" in printed(beside)
+    assert "1,234.57 ±3 %" not in printed(beside, 50), "there is no room"
 
 
 def test_markdown_makes_nothing_of_what_names_hold() -> None:
@@ -71,12 +60,8 @@ def test_markdown_makes_nothing_of_what_names_hold() -> None:
 def test_programs_get_raw_values() -> None:
     first, second = TABLE.to_json()
     assert first == {
-        "benchmark": "a|b_c",
-        "step_ms": 1234.5678,
-        "change": 0.0123456,
-        "interval_low": -0.5,
-        "interval_high": math.inf,
-        "machine": "here",
+        **{"benchmark": "a|b_c", "step_ms": 1234.5678, "change": 0.0123456, "machine": "here"},
+        **{"interval_low": -0.5, "interval_high": math.inf},
     }
     assert second == {**dict.fromkeys(first), "benchmark": "_d_"}
     (row, other) = csv.DictReader(io.StringIO(to_csv([TABLE])))

@@ -53,10 +53,7 @@ def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_second_session_is_told_who_holds_it_since_when(holder, tmp_path: Path) -> None:
-    with (
-        pytest.raises(Refused) as refused,
-        checkout_lock(tmp_path),
-    ):
+    with pytest.raises(Refused) as refused, checkout_lock(tmp_path):
         pass
     # As it was typed, but for what is secret.
     said = (
@@ -109,10 +106,8 @@ def test_what_a_session_starts_belongs_to_it(holder, tmp_path: Path) -> None:
 
 def test_a_checkout_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / ".asv").write_text("a file where the folder should be")
-    with (
-        pytest.raises(Refused, match=r"\.asv/lock cannot be written \(.*\)"),
-        checkout_lock(tmp_path),
-    ):
+    said = r"\.asv/lock cannot be written \(.*\)"
+    with pytest.raises(Refused, match=said), checkout_lock(tmp_path):
         pass
 
 
