@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -59,6 +60,19 @@ def forked_python(
         return subprocess.CompletedProcess(
             ["python", "-c", code, *arguments], exit_code, stdout.read_text(), stderr.read_text()
         )
+
+
+def planted(folder: Path, file: str, before: str, after: str) -> Path:
+    """A copy of the engine in `folder`, with one change of a text that stands there once."""
+    for package in ("engine", "kernels"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, folder / package, ignore=ignored)
+    source = folder / file
+    text = source.read_text()
+    if text.count(before) != 1:
+        raise ValueError(f"{file} no longer holds {before!r} once")
+    source.write_text(text.replace(before, after))
+    return folder
 
 
 @functools.cache

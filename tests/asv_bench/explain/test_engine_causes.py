@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from asv_bench.measure.lives import Place
 from asv_bench.output.progress import Progress
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from tests.explanations import explanation_of, slower
-from tests.fresh_python import ROOT, forked_python
+from tests.fresh_python import ROOT, forked_python, planted
 
 # All folders in one process, which imports torch once.
 COUNT = """
@@ -55,18 +54,6 @@ PLANTS = {
         "    def _advance(self) -> None:\n        for _ in range(300):\n            pass\n",
     ),
 }
-
-
-def planted(folder: Path, file: str, before: str, after: str) -> Path:
-    """A copy of the engine with one change."""
-    for package in ("engine", "kernels"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, folder / package, ignore=ignored)
-    source = folder / file
-    text = source.read_text()
-    assert text.count(before) == 1, f"{file} no longer holds {before!r} once"
-    source.write_text(text.replace(before, after))
-    return folder
 
 
 @pytest.fixture(scope="module")

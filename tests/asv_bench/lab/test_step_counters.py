@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import shutil
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ import pytest
 from asv_bench.lab.counters.counter_baselines import differences
 from asv_bench.lab.counters.python_calls import python_calls
 from asv_bench.lab.counters.step_counters import BLOCK_SIZE, broken_rules
-from tests.fresh_python import ROOT, forked_python
+from tests.fresh_python import ROOT, forked_python, planted
 
 COUNT = """
 import json, sys
@@ -53,16 +52,30 @@ def good() -> dict[str, dict[str, Any]]:
     return count(ROOT, ALL_PATHS)
 
 
-def planted(tmp_path: Path, file: str, before: str, after: str) -> Path:
-    """A copy of the engine with one change."""
-    for package in ("engine", "kernels"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
-    source = tmp_path / file
-    text = source.read_text()
-    assert text.count(before) == 1, f"{file} no longer holds {before!r} once"
-    source.write_text(text.replace(before, after))
-    return tmp_path
+def test_other_threads_are_not_counted() -> None:
+    going, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            _twice(1)
+            going.set()
+
+    with python_calls() as alone:
+        _twice(1)
+    beside = threading.Thread(target=work)
+    beside.start()
+    try:
+        counts = set()
+        for _ in range(20):
+            going.wait()
+            with python_calls() as calls:
+                _twice(1)
+                time.sleep(0.001)
+            counts.add(calls.total)
+    finally:
+        done.set()
+        beside.join()
+    assert counts == {alone.total}
 
 
 def test_the_same_in_another_process_and_as_the_rules_demand(
@@ -228,32 +241,6 @@ def test_the_engines_own_calls_are_told_from_others() -> None:
     with python_calls() as others:
         _twice(1)
     assert others.engine == 0 < others.total
-
-
-def test_other_threads_are_not_counted() -> None:
-    going, done = threading.Event(), threading.Event()
-
-    def work() -> None:
-        while not done.is_set():
-            _twice(1)
-            going.set()
-
-    with python_calls() as alone:
-        _twice(1)
-    beside = threading.Thread(target=work)
-    beside.start()
-    try:
-        counts = set()
-        for _ in range(20):
-            going.wait()
-            with python_calls() as calls:
-                _twice(1)
-                time.sleep(0.001)
-            counts.add(calls.total)
-    finally:
-        done.set()
-        beside.join()
-    assert counts == {alone.total}
 
 
 def test_counting_ends_with_its_block_also_when_that_fails() -> None:
