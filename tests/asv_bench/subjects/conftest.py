@@ -6,10 +6,12 @@ import json
 import random
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from declared_repository import DeclaredRepository
 from toy_repository import ToyRepository
 from typer.testing import CliRunner
 
@@ -60,6 +62,12 @@ def lives_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def declared(tmp_path: Path) -> Callable[..., DeclaredRepository]:
+    """A repository with these tables and a commit for each text of bench.py."""
+    return partial(DeclaredRepository.make, tmp_path / "toy")
+
+
+@pytest.fixture
 def asks_for_packages() -> None:
     """For a test of `kvtrail` whose Pythons are asked for theirs; the others save the time."""
 
@@ -83,10 +91,10 @@ def kvtrail(
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
 
-    def run(toy: ToyRepository, *arguments: str) -> Said:
+    def run(toy: ToyRepository, *arguments: str, folder: Path | None = None) -> Said:
         path = tmp_path / "record.json"
         path.unlink(missing_ok=True)
-        monkeypatch.chdir(toy.root)
+        monkeypatch.chdir(folder or toy.root)
         before = toy.state()
         options = arguments.index("--") if "--" in arguments else len(arguments)
         words = [*arguments[:options], "--json", str(path), *arguments[options:]]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from declared_repository import DeclaredRepository, noisy
+from declared_repository import noisy
 from toy_repository import COMMAND, ToyRepository
 
 from asv_bench.errors import Refused
@@ -37,7 +37,11 @@ def trials(said: Any) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in said.record["results"]["trials"]}
 
 
-def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, tmp_path: Path) -> None:
+def tpot(milliseconds: float) -> str:
+    return noisy("tpot_ms", milliseconds)
+
+
+def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, declared) -> None:
     tables = f"""{TABLES}
     [metrics.tokens]
     path = "tokens"
@@ -48,7 +52,7 @@ def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, tmp_path: Path) -> N
     path = "the commit lacks it"
     unit = "ms"
     """
-    made = DeclaredRepository.make(tmp_path / "toy", tables, OBEDIENT)
+    made = declared(tables, OBEDIENT)
     said = kvtrail(made.toy, "calibrate", "--null", "1", "--planted", "20", *FEW)
     assert said.code == 0, said.text
     assert {name: one["verdict"] for name, one in trials(said).items()} == {
@@ -64,22 +68,22 @@ def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, tmp_path: Path) -> N
     assert "tokens: no delay was planted; only what is measured in seconds, s, ms" in said.text
 
 
-def test_a_benchmark_that_does_not_obey_is_named(kvtrail, tmp_path: Path) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", TABLES, noisy("tpot_ms", 5.0))
+def test_a_benchmark_that_does_not_obey_is_named(kvtrail, declared) -> None:
+    made = declared(TABLES, tpot(5.0))
     said = kvtrail(made.toy, "calibrate", "--null", "1", "--planted", "20", *FEW)
     assert said.code == 0, said.text
     assert list(trials(said)) == ["itself, 1 of 1"]
     assert "told to wait by $KVTRAIL_DELAY_S did not move it" in said.text
 
 
-def test_the_wall_time_is_lengthened_by_a_wait_after_the_command(kvtrail, tmp_path: Path) -> None:
+def test_the_wall_time_is_lengthened_by_a_wait_after_the_command(kvtrail, declared) -> None:
     # The command cannot shorten the wait, and does not know of it.
     tables = """
         [subject]
         name = "toy"
         measure = "test -z $KVTRAIL_DELAY_S && sleep 0.05 # a line"
         """
-    made = DeclaredRepository.make(tmp_path / "toy", tables, "")
+    made = declared(tables, "")
     only = ("--metric", "wall_s", "--metric", "peak_rss")
     said = kvtrail(made.toy, "calibrate", "--null", "0", "--planted", "400", *only, *FEW)
     assert said.code == 0, said.text
@@ -109,9 +113,9 @@ def test_a_command_is_calibrated_in_any_repository(kvtrail, tmp_path: Path) -> N
 
 
 def test_the_noise_says_what_a_minute_finds_and_is_kept_for_compare(
-    kvtrail, tmp_path: Path
+    kvtrail, declared, tmp_path: Path
 ) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", TABLES, noisy("tpot_ms", 5.0))
+    made = declared(TABLES, tpot(5.0))
     said = kvtrail(
         made.toy, "calibrate", "--null", "2", "--planted", "none", "--minutes", "0.001,15", *FEW
     )
@@ -132,18 +136,16 @@ def test_the_noise_says_what_a_minute_finds_and_is_kept_for_compare(
 
 
 @pytest.mark.thorough
-def test_after_it_a_clear_case_ends_at_three_pairs(kvtrail, tmp_path: Path) -> None:
-    made = DeclaredRepository.make(
-        tmp_path / "toy", TABLES, noisy("tpot_ms", 5.0), noisy("tpot_ms", 5.5)
-    )
+def test_after_it_a_clear_case_ends_at_three_pairs(kvtrail, declared) -> None:
+    made = declared(TABLES, tpot(5.0), tpot(5.5))
     kvtrail(made.toy, "calibrate", "--null", "7", "--planted", "none")
     answer = kvtrail(made.toy, "compare", "HEAD~1", "HEAD").answers["tpot_ms"]
     assert (answer["verdict"], answer["pairs_used"]) == ("slower", 3)
 
 
 @pytest.mark.thorough
-def test_a_setup_is_made_once_for_all_delays(kvtrail, tmp_path: Path) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", TABLES, OBEDIENT)
+def test_a_setup_is_made_once_for_all_delays(kvtrail, declared, tmp_path: Path) -> None:
+    made = declared(TABLES, OBEDIENT)
     file = made.root / "kvtrail.toml"
     setup = f'measure = "python bench.py"\nsetup = "echo made >> {tmp_path}/setups"'
     file.write_text(file.read_text().replace('measure = "python bench.py"', setup))
@@ -153,7 +155,7 @@ def test_a_setup_is_made_once_for_all_delays(kvtrail, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_of_labels_the_first_is_measured(kvtrail, tmp_path: Path) -> None:
+def test_of_labels_the_first_is_measured(kvtrail, declared) -> None:
     tables = f"""{TABLES}
     [axis]
     kind = "labels"
@@ -164,15 +166,15 @@ def test_of_labels_the_first_is_measured(kvtrail, tmp_path: Path) -> None:
         with open(os.environ["KVTRAIL_RESULT"], "w") as file:
             json.dump({"tpot_ms": float(os.environ["KVTRAIL_LABEL"])}, file)
         """
-    made = DeclaredRepository.make(tmp_path / "toy", tables, bench)
+    made = declared(tables, bench)
     once = ("--null", "1", "--planted", "none", *FEW)
     assert kvtrail(made.toy, "calibrate", *once).record["samples"][0]["base"]["value"] == 1
     other = kvtrail(made.toy, "calibrate", "--commit", "2.0", *once)
     assert other.record["samples"][0]["base"]["value"] == 2
 
 
-def test_a_commit_that_cannot_be_measured(kvtrail, tmp_path: Path) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "raise SystemExit(125)", "1 / 0")
+def test_a_commit_that_cannot_be_measured(kvtrail, declared) -> None:
+    made = declared(TABLES, "raise SystemExit(125)", "1 / 0")
     said = kvtrail(made.toy, "calibrate", "--commit", "HEAD~1")
     assert (said.code, "cannot be measured" in said.text) == (5, True)
     failed = kvtrail(made.toy, "calibrate")
@@ -181,9 +183,9 @@ def test_a_commit_that_cannot_be_measured(kvtrail, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("lives_in_process")
 def test_an_interrupted_calibration_goes_on_with_the_pairs_of_the_commit_with_itself(
-    kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kvtrail, declared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "tpot_ms = 5")
+    made = declared(TABLES, "tpot_ms = 5")
     measure, lived = CommandLife.live, []
 
     def interrupted(self, laid, *others):
@@ -207,7 +209,7 @@ def test_an_interrupted_calibration_goes_on_with_the_pairs_of_the_commit_with_it
     assert pools == {"tpot_ms": [one["log_ratio"] for one in said.record["samples"]]}
 
 
-def test_nothing_to_compare_is_refused(kvtrail, tmp_path: Path) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "pass")
+def test_nothing_to_compare_is_refused(kvtrail, declared) -> None:
+    made = declared(TABLES, "pass")
     with pytest.raises(Refused, match="leaves nothing to compare"):
         kvtrail(made.toy, "calibrate", "--null", "0", "--planted", "none")

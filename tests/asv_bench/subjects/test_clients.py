@@ -135,16 +135,21 @@ RESULTS: dict[str, Any] = {
 }
 
 
-def changed(preset: str, path: str, value: Any) -> Any:
-    """A result of a preset with another value at a path; gone where that is `changed`."""
-    *outer, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
-    inner = content = copy.deepcopy(RESULTS[preset])
-    for key in outer:
-        inner = inner[key]
-    inner[last] = value
-    if value is changed:
-        del inner[last]
+def changed(preset: str, values: Mapping[str, Any]) -> Any:
+    """A result of a preset with other values at some paths."""
+    content = copy.deepcopy(RESULTS[preset])
+    for path, value in values.items():
+        *outer, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
+        inner = content
+        for key in outer:
+            inner = inner[key]
+        inner[last] = value
     return content
+
+
+GUIDED = "benchmarks.0.metrics.request_totals.errored"
+REFUSED = [""] * 150 + ["refused"] * 100
+LOST = "1 requests were completed in window 2, and 200 in another: it said this"
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -161,45 +166,28 @@ def test_the_figures_of_known_clients_are_found(client: Callable[..., Client], p
 
 
 @pytest.mark.parametrize(
-    ("preset", "left", "words"),
+    ("preset", "values", "words"),
     [
-        ("vllm-bench", changed("vllm-bench", "failed", 98), "98 of 298 requests failed in"),
-        ("vllm-bench", {**VLLM, "failed": None, "completed": 2}, "198 of 200 requests failed in"),
-        ("vllm-bench", {**VLLM, "errors": ["", "refused", "refused"]}, "2 of 202 requests failed"),
-        ("vllm-bench", changed("vllm-bench", "completed", 0), "0 requests were completed in"),
-        ("vllm-bench", changed("vllm-bench", "failed", "x"), "'x' is no count of requests"),
+        ("vllm-bench", {"failed": 98}, "98 of 298 requests failed in"),
+        ("vllm-bench", {"failed": None, "completed": 2}, "198 of 200 requests failed in"),
+        ("vllm-bench", {"errors": ["", "refused", "refused"]}, "2 of 202 requests failed"),
+        ("vllm-bench", {"completed": 0}, "0 requests were completed in"),
+        ("vllm-bench", {"failed": "x"}, "'x' is no count of requests"),
+        ("sglang-bench", {"errors": REFUSED}, "100 of 300 requests failed in"),
+        ("sglang-bench", {"completed": 1}, LOST),
+        ("guidellm", {GUIDED: 98}, "98 of 298 requests failed in"),
+        ("guidellm", {"benchmarks.0.run_stats": {"requests_made": {"errored": 1}}}, ""),
+        ("aiperf", {"error_request_count.avg": 98.0}, "98 of 298 requests failed"),
         (
-            "sglang-bench",
-            changed("sglang-bench", "errors", [""] * 150 + ["refused"] * 100),
-            "100 of 300 requests failed in",
-        ),
-        (
-            "sglang-bench",
-            changed("sglang-bench", "completed", 1),
-            "1 requests were completed in window 2, and 200 in another: it said this",
-        ),
-        (
-            "guidellm",
-            changed("guidellm", "benchmarks.0.metrics.request_totals.errored", 98),
-            "98 of 298 requests failed in",
-        ),
-        (
-            "guidellm",
-            changed("guidellm", "benchmarks.0.run_stats", {"requests_made": {"errored": 1}}),
-            "",
-        ),
-        ("aiperf", changed("aiperf", "error_request_count.avg", 98.0), "98 of 298 requests failed"),
-        (
-            "aiperf",
-            changed("aiperf", "error_summary", [ERROR]) | {"error_request_count": None},
+            *("aiperf", {"error_summary": [ERROR], "error_request_count": None}),
             "1 of 201 requests failed in",
         ),
     ],
 )
 def test_requests_that_failed_are_no_figure(
-    client: Callable[..., Client], preset: str, left: Any, words: str
+    client: Callable[..., Client], preset: str, values: dict[str, Any], words: str
 ) -> None:
-    made, good = client(preset), RESULTS[preset]
+    made, good, left = client(preset), RESULTS[preset], changed(preset, values)
     if not words:
         assert made.runs(good, left, good)
         return
@@ -294,16 +282,9 @@ def survive(made: Client, preset: str, count: int) -> None:
     assert all(one.endswith((".", "it said this")) and len(one) < 400 for one in sentences)
 
 
+@pytest.mark.parametrize("count", [4, pytest.param(130, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_result_of_a_client_makes_its_reader_stumble(
-    client: Callable[..., Client], preset: str
+    client: Callable[..., Client], preset: str, count: int
 ) -> None:
-    survive(client(preset), preset, 4)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("preset", PRESETS)
-def test_no_result_of_a_client_makes_its_reader_stumble_at_length(
-    client: Callable[..., Client], preset: str
-) -> None:
-    survive(client(preset), preset, 130)
+    survive(client(preset), preset, count)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +23,21 @@ from asv_bench.subjects.declared import DeclaredSubject
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyRepository:
-    """The repository as the current folder; the ruler's own files go beside it."""
+def toy(tmp_path: Path, kvtrail, monkeypatch: pytest.MonkeyPatch) -> ToyRepository:
+    """The repository as the current folder."""
     made = ToyRepository.make(tmp_path / "toy")
     monkeypatch.chdir(made.root)
-    monkeypatch.setattr("asv_bench.session.session.WORKPLACE", tmp_path / "work")
-    monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", tmp_path / "work")
-    (tmp_path / "scratch").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     return made
 
 
-def compare(toy: ToyRepository, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+@pytest.fixture
+def compare(kvtrail, toy: ToyRepository) -> Callable[..., Any]:
     """The exit code, what was said, and the record; a refusal is raised."""
-    path = toy.root.parent / "record.json"
-    before = toy.state()
-    done = CliRunner().invoke(build_app(), ["compare", "--quick", "--json", str(path), *arguments])
-    if isinstance(done.exception, Exception):
-        raise done.exception
-    assert toy.state() == before
-    assert list((toy.root.parent / "scratch").iterdir()) == []
-    said = " ".join(done.output.split())
-    return done.exit_code, said, json.loads(path.read_text()) if path.exists() else {}
+    return partial(kvtrail, toy, "compare", "--quick")
 
 
-def test_a_slower_command_is_found(toy: ToyRepository) -> None:
-    code, said, record = compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
+def test_a_slower_command_is_found(compare, toy: ToyRepository) -> None:
+    code, said, record = compare("HEAD~1", "HEAD", "--", *COMMAND)
     (answer,) = record["results"]["comparisons"]
     assert (code, answer["benchmark"], answer["verdict"]) == (3, "wall_s", "slower"), said
     assert 0.004 < answer["base_value"] < answer["head_value"]
@@ -66,7 +56,7 @@ def test_a_slower_command_is_found(toy: ToyRepository) -> None:
 
 
 def test_the_verdict_is_told_before_what_differs_is_looked_for(
-    toy: ToyRepository, monkeypatch: pytest.MonkeyPatch
+    compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
 
@@ -76,7 +66,7 @@ def test_the_verdict_is_told_before_what_differs_is_looked_for(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("asv_bench.session.comparing.why", look)
-    code, _, record = compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
+    code, _, record = compare("HEAD~1", "HEAD", "--", *COMMAND)
     (before,) = told
     assert "wall_s: slower" in before
     # Who has the answer need not wait for the rest.
@@ -92,19 +82,19 @@ def test_a_record_on_standard_output_is_alone_there(toy: ToyRepository) -> None:
     assert "wall_s: same" in done.stderr
 
 
-def test_equal_files_are_not_measured(toy: ToyRepository) -> None:
+def test_equal_files_are_not_measured(compare, toy: ToyRepository) -> None:
     toy.commit("sleep 0.020", "only a message")
-    code, said, record = compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
+    code, said, record = compare("HEAD~1", "HEAD", "--", *COMMAND)
     assert (code, record["samples"]) == (0, [])
     assert "nothing to measure" in said
 
 
 @pytest.mark.parametrize(("exit_with", "code"), [(1, 1), (125, 5)])
 def test_a_commit_whose_command_fails_is_named_with_its_last_words(
-    toy: ToyRepository, exit_with: int, code: int
+    compare, toy: ToyRepository, exit_with: int, code: int
 ) -> None:
     broken = toy.commit(f"echo it is broken; exit {exit_with}", "break it")
-    ended, said, _ = compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
+    ended, said, _ = compare("HEAD~1", "HEAD", "--", *COMMAND)
     assert ended == code
     assert f"commit {broken[:8]} cannot be measured: it ended with exit code {exit_with}" in said
     assert "it is broken" in said
@@ -149,35 +139,33 @@ def test_stopping_ends_the_command(toy: ToyRepository) -> None:
             source.pair(commit, commit, head_first=False)
 
 
-def test_a_program_that_is_not_there_is_a_sentence(toy: ToyRepository) -> None:
-    code, said, _ = compare(toy, "HEAD~1", "HEAD", "--", "no-such-program")
+def test_a_program_that_is_not_there_is_a_sentence(compare) -> None:
+    code, said, _ = compare("HEAD~1", "HEAD", "--", "no-such-program")
     assert code == 1
     assert "no-such-program: No such file or directory" in said
 
 
 def test_options_of_the_benchmarks_and_folders_of_no_repository_are_refused(
-    toy: ToyRepository, monkeypatch: pytest.MonkeyPatch
+    compare, toy: ToyRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Refused, match="no metric is called x; there are wall_s"):
-        compare(toy, "HEAD~1", "HEAD", "-b", "x", "--", *COMMAND)
+        compare("HEAD~1", "HEAD", "-b", "x", "--", *COMMAND)
     for pattern in ("(", "a{99999999999}", "*"):
         with pytest.raises(Refused, match=r"--metric .* is not a regular expression: .*\.$"):
-            compare(toy, "HEAD~1", "HEAD", "--metric", pattern, "--", *COMMAND)
+            compare("HEAD~1", "HEAD", "--metric", pattern, "--", *COMMAND)
     with pytest.raises(Refused, match="no commit called"):
-        compare(toy, "HEAD~1", "nowhere", "--", *COMMAND)
+        compare("HEAD~1", "nowhere", "--", *COMMAND)
     monkeypatch.setattr("asv_bench.subjects.choose.IS_CHECKOUT", False)
     with pytest.raises(Refused, match="give a command behind --"):
-        compare(toy, "HEAD~1", "HEAD")
+        compare("HEAD~1", "HEAD")
     # An asv suite is taken where it lies around, and named where it lies below.
     suite = toy.root / "my suite" / "asv.conf.json"
     suite.parent.mkdir()
     suite.write_text("{")
     with pytest.raises(Refused, match=r"--subject as 'my suite/asv\.conf\.json', an asv suite"):
-        compare(toy, "HEAD~1", "HEAD")
-    monkeypatch.chdir(suite.parent)
+        compare("HEAD~1", "HEAD")
     with pytest.raises(Refused, match="is no configuration of asv"):
-        compare(toy, "HEAD~1", "HEAD")
-    monkeypatch.chdir(os.sep)
+        compare("HEAD~1", "HEAD", folder=suite.parent)
     assert repository_around(Path(os.sep)) is None
     with pytest.raises(Refused, match="is in no git repository"):
-        compare(toy, "HEAD~1", "HEAD", "--", *COMMAND)
+        compare("HEAD~1", "HEAD", "--", *COMMAND, folder=Path(os.sep))

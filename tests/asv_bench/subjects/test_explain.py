@@ -90,7 +90,7 @@ def test_a_planted_cause_is_named_first(kvtrail, tmp_path: Path, change: str, ca
     assert "change 1 (Test)" in said.text
 
 
-def test_a_variable_is_named_before_what_it_does(kvtrail, tmp_path: Path) -> None:
+def test_a_variable_is_named_before_what_it_does(kvtrail, declared) -> None:
     axis = """
     [axis]
     kind = "labels"
@@ -98,7 +98,7 @@ def test_a_variable_is_named_before_what_it_does(kvtrail, tmp_path: Path) -> Non
     """
     tables = TABLES.replace("[metrics", 'env = { GEMM_WAYS = "$KVTRAIL_LABEL" }\n    [metrics')
     slower = 'LAYER[0] = ("gemm", 4, 10.0 * int(os.environ["GEMM_WAYS"]))'
-    made = DeclaredRepository.make(tmp_path / "toy", tables + axis, BENCH.format(change=slower))
+    made = declared(tables + axis, BENCH.format(change=slower))
     first, second = kvtrail(made.toy, "explain", "1", "2").record["results"]["causes"][:2]
     assert first["sentence"] == "GEMM_WAYS is 2 in place of 1"
     assert second["name"] == "gemm"

@@ -87,7 +87,7 @@ def test_rounds_have_all_orders_and_each_is_followed_by_its_opposite(
         assert second == first[::-1]
 
 
-def test_three_labels_in_one_working_tree(kvtrail, tmp_path: Path) -> None:
+def test_three_labels_in_one_working_tree(kvtrail, declared) -> None:
     tables = (
         TABLES
         + """
@@ -99,7 +99,7 @@ def test_three_labels_in_one_working_tree(kvtrail, tmp_path: Path) -> None:
     """
     )
     bench = "step = {'1.0': 12, '1.1': 10, '1.2': 11}[label]"
-    toy = DeclaredRepository.make(tmp_path / "toy", tables, bench).toy
+    toy = declared(tables, bench).toy
     said = kvtrail(toy, "fixed", "1.0", "1.1", "1.2")
     assert PARTLY in said.text
     assert said.record["results"]["fixed"][0]["back"]["value"] == pytest.approx(0.523, abs=0.02)
@@ -136,13 +136,15 @@ def test_a_head_that_holds_the_culprit_is_accused_only_of_what_was_measured(
     assert bool(said.record["samples"]) == (values[0] != values[1])
 
 
-def test_the_noise_of_a_machine_is_the_same_whatever_is_asked(kvtrail, tmp_path: Path) -> None:
+def test_the_noise_of_a_machine_is_the_same_whatever_is_asked(
+    kvtrail, declared, tmp_path: Path
+) -> None:
     axis = """
     [axis]
     labels = ["old", "new"]
     """
     benches = [f"step = {value} + (label == 'new')" for value in (10, 12, 11)]
-    toy = DeclaredRepository.make(tmp_path / "toy", TABLES + axis, *benches).toy
+    toy = declared(TABLES + axis, *benches).toy
     said = kvtrail(toy, "fixed", "HEAD~")
     assert said.record["results"]["pools"] == {}
     assert min(one["pairs_used"] for one in said.answers.values()) > 5

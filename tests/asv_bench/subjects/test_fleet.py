@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from declared_repository import DeclaredRepository
 
 from asv_bench.compare.kept_pairs import RULER
 from asv_bench.errors import Interrupted, Refused
@@ -125,12 +124,10 @@ def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading
 
 
 def test_all_lives_are_measured_once_though_a_host_is_lost(
-    kvtrail, cluster: Cluster, tmp_path: Path
+    kvtrail, cluster: Cluster, declared, tmp_path: Path
 ) -> None:
     log, note = log_in(tmp_path)
-    toy = DeclaredRepository.make(
-        tmp_path / "toy", TABLES, *[bench(5 + number % 7, note) for number in range(41)]
-    )
+    toy = declared(TABLES, *[bench(5 + number % 7, note) for number in range(41)])
     losing = when(lambda: len(lives(log)) > 80, cluster.lose_one)
     kept = tmp_path / "kept"
     arguments = ("history", "HEAD~40..HEAD", "--fleet", cluster.address, "--kind", KIND)
@@ -155,11 +152,11 @@ def test_all_lives_are_measured_once_though_a_host_is_lost(
 
 
 def test_kinds_of_hosts_have_series_of_their_own_also_after_an_interruption(
-    kvtrail, cluster: Cluster, tmp_path: Path
+    kvtrail, cluster: Cluster, declared, tmp_path: Path
 ) -> None:
     log, note = log_in(tmp_path)
     benches = [bench(step, note) for step in (5, 6, 7)]
-    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, *benches)
+    toy = declared(TABLES, *benches)
     kept = tmp_path / "kept"
     arguments = ("history", "HEAD~2..HEAD", "--fleet", cluster.address, "--results", str(kept))
     interrupting = when(lambda: len(lives(log)) > 10, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -183,9 +180,9 @@ def test_kinds_of_hosts_have_series_of_their_own_also_after_an_interruption(
 
 
 def test_a_comparison_is_spread_over_hosts_and_a_disturbed_one_is_taken_out(
-    kvtrail, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kvtrail, cluster: Cluster, declared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, bench(5), bench(5.2))
+    toy = declared(TABLES, bench(5), bench(5.2))
     arguments = ("compare", "HEAD~1", "HEAD", "--fleet", cluster.address, "--kind", KIND)
     said = kvtrail(toy.toy, *arguments)
     assert said.code == 3, said.text
@@ -213,11 +210,9 @@ def disturbance_of(device: str) -> Look:
     return lambda place, is_alone: ["other load"] if place.device == device else []
 
 
-def test_a_bisection_probes_several_commits_at_once(
-    kvtrail, cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_bisection_probes_several_commits_at_once(kvtrail, cluster: Cluster, declared) -> None:
     benches = [bench(5 if number < 9 else 5.3, f"# {number}") for number in range(17)]
-    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, *benches)
+    toy = declared(TABLES, *benches)
     arguments = ("bisect", "HEAD~16", "HEAD", "--fleet", cluster.address, "--kind", KIND)
     said = kvtrail(toy.toy, *arguments)
     assert said.code == 3, said.text
@@ -236,11 +231,11 @@ def test_a_bisection_probes_several_commits_at_once(
 
 
 def test_lives_see_the_users_environment_and_end_though_the_command_was_killed(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, declared, tmp_path: Path
 ) -> None:
     noted = tmp_path / "noted"
     sleepy = f'env > {noted}.env; echo "$$ $KVTRAIL_TREE" > {noted}; exec sleep 1000'
-    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, sleepy, "exit 1")
+    toy = declared(TABLES, sleepy, "exit 1")
     command = [sys.executable, "-m", "asv_bench", "compare", "HEAD~1", "HEAD"]
     command += ["--fleet", cluster.address, "--kind", KIND]
     users = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -266,7 +261,7 @@ def test_lives_see_the_users_environment_and_end_though_the_command_was_killed(
 
 
 def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
-    kvtrail, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kvtrail, cluster: Cluster, declared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Engines that are scripts; one host is lost in the middle."""
     log, note = log_in(tmp_path)
@@ -290,7 +285,7 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
         """
     )
     engine.chmod(0o755)
-    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, bench(5))
+    toy = declared(TABLES, bench(5))
     monkeypatch.setattr("asv_bench.peers.rounds.REPOSITORY", toy.root)
     model = Checkpoint("model", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
     monkeypatch.setattr("asv_bench.peers.contest.checkpoint_in", lambda *_: model)
@@ -330,7 +325,7 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
 
 
 def test_rounds_of_three_commits_and_of_four_cells_run_on_hosts(
-    kvtrail, cluster: Cluster, tmp_path: Path
+    kvtrail, cluster: Cluster, declared
 ) -> None:
     labelled = f'{TABLES}\n[axis]\nlabels = ["old", "new"]\n'
     by_label = 'if [ "$KVTRAIL_LABEL" = new ]; then step=6; else step=$step; fi'
@@ -341,7 +336,7 @@ def test_rounds_of_three_commits_and_of_four_cells_run_on_hosts(
         """
         for number, step in enumerate((5, 6, 5))
     ]
-    toy = DeclaredRepository.make(tmp_path / "toy", labelled, *benches).toy
+    toy = declared(labelled, *benches).toy
     fleet = ("--fleet", cluster.address, "--kind", KIND)
     commits = ("HEAD~2", "HEAD~1", "HEAD", "--axis", "commits", "--margin", "5")
     said = kvtrail(toy, "fixed", *commits, *fleet)

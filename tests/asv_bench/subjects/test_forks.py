@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import torch
-from declared_repository import DeclaredRepository
 from toy_project import ROOT
 
 from asv_bench.measure.command_line import PythonCommand
@@ -125,13 +124,8 @@ def test_a_module_and_a_line_are_forked_too(tmp_path: Path, processes: Processes
     "line",
     [
         *("make bench", "python", "python -c pass", "python a.py > out", "cd x && python a.py"),
-        *(
-            "X=1 python a.py",
-            "python a.py *.json",
-            "python a.py '$X'",
-            "python `name`",
-            "python 'a",
-        ),
+        *("X=1 python a.py", "python a.py *.json", "python a.py '$X'", "python `name`"),
+        "python 'a",
     ],
 )
 def test_what_a_shell_would_do_is_no_script(line: str) -> None:
@@ -364,7 +358,7 @@ IN_TURNS = """
     """
 
 
-def test_lives_of_a_file_are_forks_that_take_turns(kvtrail: Any, tmp_path: Path) -> None:
+def test_lives_of_a_file_are_forks_that_take_turns(kvtrail: Any, declared, tmp_path: Path) -> None:
     log = tmp_path / "worked.jsonl"
     tables = f"""
         [subject]
@@ -377,7 +371,7 @@ def test_lives_of_a_file_are_forks_that_take_turns(kvtrail: Any, tmp_path: Path)
         is_forked = {{path = "is_forked"}}
         """
     benches = (IN_TURNS.format(value=value, log=log) for value in (5.0, 5.3))
-    made = DeclaredRepository.make(tmp_path / "toy", tables, *benches)
+    made = declared(tables, *benches)
     said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--metric", "step_ms")
     assert said.verdicts == {"step_ms": "slower"}, said.text
     forked = said.record["results"]["others"]["is_forked"].values()

@@ -147,8 +147,8 @@ def test_pinned_paths_are_the_same_however_they_are_written(kvtrail, tmp_path: P
     assert said.verdicts == {"wall_s": "same"}, said.text
 
 
-def test_a_subject_in_a_folder_of_its_repository(tmp_path: Path) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", "", "")
+def test_a_subject_in_a_folder_of_its_repository(declared) -> None:
+    made = declared("", "")
     without = made.toy.git("rev-parse", "HEAD")
     folder = made.root / "tools" / "speed"
     folder.mkdir(parents=True)
@@ -178,8 +178,10 @@ def test_a_subject_in_a_folder_of_its_repository(tmp_path: Path) -> None:
     assert caught.value.is_lacking
 
 
-def test_lives_do_not_follow_a_link_out_of_the_files_of_the_commit(tmp_path: Path) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", "", "")
+def test_lives_do_not_follow_a_link_out_of_the_files_of_the_commit(
+    declared, tmp_path: Path
+) -> None:
+    made = declared("", "")
     (tmp_path / "outside").mkdir()
     (made.root / "speed").symlink_to(tmp_path / "outside")
     made.toy.git("add", "--all")

@@ -74,9 +74,9 @@ def cell(toy: ToyRepository, *command: str) -> Software:
     ],
 )
 def test_the_python_that_runs_is_asked_for_its_packages(
-    tmp_path: Path, environment: Path, monkeypatch: pytest.MonkeyPatch, line: str
+    declared, environment: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", "", f"#!/usr/bin/env python3\n{BENCH}")
+    made = declared("", f"#!/usr/bin/env python3\n{BENCH}")
     (made.root / "bench.py").chmod(0o755)
     (made.root / "sub").mkdir()
     (made.root / "sub" / "up.sh").write_text("#!/bin/sh\nexec ../bench.py\n")

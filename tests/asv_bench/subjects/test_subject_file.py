@@ -98,17 +98,7 @@ def test_a_mark_of_the_encoding_is_no_part_of_the_file(tmp_path: Path) -> None:
 ORPHAN = f"sleep {own_seconds()}"
 COMMANDS = ("true", "exit 3", "exit 125", f"{ORPHAN} & true", f"setsid {ORPHAN} & true", "", "\0")
 PLACES = (
-    ".",
-    "sub",
-    "./sub/",
-    "bench.py",
-    "gone",
-    "",
-    "..",
-    "/",
-    "link",
-    "link/x",
-    "\0",
+    *(".", "sub", "./sub/", "bench.py", "gone", "", "..", "/", "link", "link/x", "\0"),
     "x" * 300,
 )
 TEXTS = {

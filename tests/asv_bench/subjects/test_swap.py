@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from declared_repository import DeclaredRepository
 
 from asv_bench.errors import Refused
 
@@ -40,9 +37,8 @@ LABELS = ("triton-3.6", "triton-3.7")
         ("1", "no change was shown along either axis", 0),
     ],
 )
-def test_the_axis_is_named(kvtrail, tmp_path: Path, value: str, sentence: str, code: int) -> None:
-    made = DeclaredRepository.make(
-        tmp_path / "toy",
+def test_the_axis_is_named(kvtrail, declared, value: str, sentence: str, code: int) -> None:
+    made = declared(
         TABLES,
         BENCH.format(commit=False, value=value),
         BENCH.format(commit=True, value=value),
@@ -55,7 +51,7 @@ def test_the_axis_is_named(kvtrail, tmp_path: Path, value: str, sentence: str, c
         assert said.answers["tokens by labels"]["effect"] == pytest.approx(-0.1, abs=0.005)
 
 
-def test_one_label_twice_is_refused(kvtrail, tmp_path: Path) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "pass", "pass # other")
+def test_one_label_twice_is_refused(kvtrail, declared) -> None:
+    made = declared(TABLES, "pass", "pass # other")
     with pytest.raises(Refused, match="is both the old and the new label"):
         kvtrail(made.toy, "swap", "HEAD~1", "HEAD", "a", "a")
