@@ -68,14 +68,11 @@ def test_ends_that_are_equal_are_not_searched() -> None:
     assert len(probes) == FIRST_LOOK
 
 
-def test_a_range_that_got_faster_has_no_regression() -> None:
+def test_what_made_it_faster_is_found_where_that_is_asked_and_is_else_no_regression() -> None:
     finding, _, asked = search({9: -0.05})
     assert finding.outcome is Outcome.NONE
     assert finding.gate.verdict is Verdict.FASTER
     assert list(asked) == ["gate"]
-
-
-def test_what_made_it_faster_is_found_where_that_is_asked() -> None:
     finding, _, _ = search({9: -0.05}, direction=Direction.IMPROVEMENT)
     assert finding.outcome is Outcome.FOUND
     assert finding.suspects == (COMMITS[9],)
@@ -149,15 +146,13 @@ def test_several_named_commits_share_the_error_of_one() -> None:
     assert seen == [alpha, alpha / 2, alpha / 2, alpha, alpha]
 
 
-def test_a_change_that_is_taken_back_is_not_looked_for_and_the_answer_says_so() -> None:
-    finding, _, asked = search({9: 0.05, 20: 1 / 1.05 - 1})
+def test_a_change_that_is_taken_back_is_found_inside_and_else_the_answer_says_so() -> None:
+    steps = {9: 0.05, 20: 1 / 1.05 - 1}
+    finding, _, asked = search(steps)
     assert finding.outcome is Outcome.NONE
     assert "--inside" in finding.remark
     assert list(asked) == ["gate"]
-
-
-def test_a_change_that_is_taken_back_is_found_inside() -> None:
-    finding, _, _ = search({9: 0.05, 20: 1 / 1.05 - 1}, plan=INSIDE)
+    finding, _, _ = search(steps, plan=INSIDE)
     assert finding.outcome is Outcome.FOUND
     assert finding.gate.verdict is Verdict.EQUIVALENT
     assert named(finding) == pytest.approx({COMMITS[9]: 0.05, COMMITS[20]: -0.048}, abs=0.005)

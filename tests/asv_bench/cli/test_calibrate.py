@@ -261,16 +261,13 @@ def test_the_markdown_marks_what_the_truth_does_not_allow() -> None:
     assert "| equivalent |" in page
 
 
-def test_effects_are_per_cents() -> None:
+def test_effects_are_per_cents_and_minutes_positive_numbers() -> None:
     assert effects_named("1,2.5, 5") == [0.01, 0.025, 0.05]
     assert effects_named("none") == []
+    assert minutes_named("5, 0.5") == [5.0, 0.5]
     for wrong in ("0", "-1", "a lot", ""):
         with pytest.raises(Refused, match="per cents"):
             effects_named(wrong)
-
-
-def test_minutes_are_positive_numbers() -> None:
-    assert minutes_named("5, 0.5") == [5.0, 0.5]
     for wrong in ("0", "-1", "soon", "", "inf"):
         with pytest.raises(Refused, match="minutes, such as"):
             minutes_named(wrong)

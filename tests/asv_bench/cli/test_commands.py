@@ -55,12 +55,9 @@ def test_a_verb_of_the_lab_is_known_without_lab_too(name: str) -> None:
     assert said("lab", name, "--help").partition(name)[2] == said(name, "--help").partition(name)[2]
 
 
-def test_the_version_is_that_of_the_project() -> None:
+def test_the_version_is_that_of_the_project_and_completion_is_offered() -> None:
     commit = r"( \(commit [0-9a-f]{9}(, with changes)?\))?"
     assert re.fullmatch(rf"kvtrail {re.escape(__version__)}{commit}", said("--version"))
-
-
-def test_completion_is_offered() -> None:
     assert "--install-completion" in said("--help")
 
 
@@ -197,26 +194,18 @@ def test_what_a_user_can_cause_is_a_sentence(
 NO_NUMBERS = ("nan", "", "9" * 400)
 
 
+NUMBERS = "--most --max-new-tokens --prompt-len --pairs --rounds --most-pairs --margin --certain"
+
+
 @pytest.mark.parametrize("verb", ["compare", "bisect", "swap", "history", "changes", "scheduler"])
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=["nan", "empty", "digits"])
 def test_numbers_that_are_none_are_refused_by_each_option(
     verb: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    flags = {
-        "--most",
-        "--max-new-tokens",
-        "--prompt-len",
-        "--pairs",
-        "--rounds",
-        "--most-pairs",
-        "--margin",
-        "--certain",
-        "--batch",
-        "--null",
-    }
     command = dict(leaves(get_command(build_app())))[verb]
-    taken = flags & {name for one in command.params for name in one.opts}
+    known = {name for one in command.params for name in one.opts}
+    taken = known & {*NUMBERS.split(), "--batch", "--null"}
     assert taken
     for flag in taken:
         given = {"swap": 4, "changes": 0, "scheduler": 0}.get(verb, 2)

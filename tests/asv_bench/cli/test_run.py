@@ -38,14 +38,8 @@ FLAGS = """
 --max-active-requests --max-inflight-requests --decode-first --nvtx
 """
 
-SMALL: dict[str, Any] = {
-    "device": "cpu",
-    "num_requests": 3,
-    "max_batch_size": 4,
-    "max_new_tokens": 5,
-    "warmup_runs": 0,
-    "repeat_runs": 1,
-}
+SMALL: dict[str, Any] = {"device": "cpu", "num_requests": 3, "max_batch_size": 4}
+SMALL |= {"max_new_tokens": 5, "warmup_runs": 0, "repeat_runs": 1}
 
 
 def options(command: str) -> set[str]:

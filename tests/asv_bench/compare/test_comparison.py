@@ -67,18 +67,13 @@ def test_a_fall_of_what_should_be_high_is_slower_and_shown_as_a_fall() -> None:
     assert msgspec.convert(pairs[0].to_json(), Pair) == pairs[0]
 
 
-def test_a_benchmark_can_have_a_margin_of_its_own() -> None:
+def test_the_margin_of_all_or_of_one_benchmark_is_what_a_difference_is_held_to() -> None:
+    for margin, verdict in ((0.02, Verdict.SLOWER), (0.05, Verdict.EQUIVALENT)):
+        (answer,) = compare(ScriptedPairs(ratio_of({"b": 0.03})), PLAN.with_margin(margin))
+        assert answer.verdict is verdict
     source = ScriptedPairs(ratio_of({"a": 0.03, "b": 0.03}), benchmarks=("a", "b"))
     answers = CommitComparison(BASE, HEAD, source.benchmarks, PLAN, margins={"b": 0.05}).run(source)
     assert [answer.verdict for answer in answers] == [Verdict.SLOWER, Verdict.EQUIVALENT]
-
-
-@pytest.mark.parametrize(
-    ("margin", "verdict"), [(0.02, Verdict.SLOWER), (0.05, Verdict.EQUIVALENT)]
-)
-def test_the_margin_is_what_a_difference_is_held_to(margin: float, verdict: Verdict) -> None:
-    (answer,) = compare(ScriptedPairs(ratio_of({"b": 0.03})), PLAN.with_margin(margin))
-    assert answer.verdict is verdict
 
 
 @pytest.mark.parametrize("effect", [0.0098, -0.0098])
@@ -196,23 +191,15 @@ def test_more_benchmarks_need_more_evidence() -> None:
     assert many[0].verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_process_that_fails_once_is_replaced() -> None:
+def test_a_process_that_fails_is_replaced_and_a_benchmark_that_keeps_failing_given_up() -> None:
     def ratio(name: str, number: int) -> float:
-        if number == 4:
+        if name == "bad" or (name == "once" and number == 4):
             raise SampleFailed(HEAD, (name,), "out of memory")
         return math.exp(NOISE[number])
 
-    (answer,) = compare(ScriptedPairs(ratio))
+    (answer,) = compare(ScriptedPairs(ratio, benchmarks=("once",)))
     assert answer.verdict is Verdict.EQUIVALENT
     assert (answer.pairs_used, answer.pairs_discarded) == (FIRST_LOOK, 1)
-
-
-def test_a_benchmark_that_keeps_failing_is_given_up_and_others_go_on() -> None:
-    def ratio(name: str, number: int) -> float:
-        if name == "bad":
-            raise SampleFailed(HEAD, (name,), "out of memory")
-        return math.exp(NOISE[number])
-
     good, bad = compare(ScriptedPairs(ratio, benchmarks=("good", "bad")))
     assert good.verdict is Verdict.EQUIVALENT
     assert bad.verdict is Verdict.FAILED
@@ -228,26 +215,17 @@ def test_a_commit_that_cannot_be_measured_ends_it_before_any_pair() -> None:
 
 
 def test_benchmarks_that_a_commit_lacks_are_left_out_of_everything() -> None:
-    absent = {
-        BASE: {"young": Absence("it has no such feature", has_failed=False)},
-        HEAD: {"broken": Absence("ZeroDivisionError", has_failed=True)},
-    }
-    source = ScriptedPairs(
-        ratio_of({"old": 0.03}), benchmarks=("young", "old", "broken"), absent=absent
-    )
-    young, old, broken = compare(source)
-    assert (young.verdict, young.reason) == (
-        Verdict.NOT_MEASURED,
-        "commit bbbbbbbb: it has no such feature",
-    )
+    lacking = Absence("it has no such feature", has_failed=False)
+    broken_there = {"broken": Absence("ZeroDivisionError", has_failed=True)}
+    absent = {BASE: {"young": lacking}, HEAD: broken_there}
+    names = ("young", "old", "broken")
+    young, old, broken = compare(ScriptedPairs(ratio_of({"old": 0.03}), names, absent=absent))
+    assert young.verdict is Verdict.NOT_MEASURED
+    assert young.reason == "commit bbbbbbbb: it has no such feature"
     assert broken.verdict is Verdict.FAILED
     # They do not count as hypotheses either: 6 pairs suffice for one benchmark only.
     assert (old.verdict, old.pairs_used) == (Verdict.SLOWER, FIRST_LOOK)
-
-
-def test_nothing_is_measured_where_nothing_is_left() -> None:
-    absent = {HEAD: {"b": Absence("it has no such feature", has_failed=False)}}
-    source = ScriptedPairs(ratio_of({"b": 0.03}), absent=absent)
+    source = ScriptedPairs(ratio_of({"b": 0.03}), absent={HEAD: {"b": lacking}})
     (answer,) = compare(source)
     assert answer.verdict is Verdict.NOT_MEASURED
     assert not source.asked

@@ -68,12 +68,16 @@ def test_what_is_there_stays_under_noise() -> None:
     assert adopted <= 1
 
 
-def test_a_lucky_capture_is_no_gain() -> None:
+DEPTHS = [((number / 2, 4), (math.inf, 2)) for number in range(20)]
+RINGS: list[Choice] = [replace(TABLE.ring(64), depths=depths) for depths in DEPTHS]
+
+
+@pytest.mark.parametrize(("slot", "choices"), [(HEAD, head_tiles(30)), (RING, RINGS)], ids=str)
+def test_lucky_captures_are_no_gain(slot: TableSlot, choices: list[Choice]) -> None:
     """Captures of one step differ by more than the least gain, and the luckiest come first."""
     for seed in range(20):
         bench = FakeBench(lambda table, point: 300.0, noise=0.002, luck=0.01, seed=seed)
-        decision = decided(HEAD, TABLE, head_tiles(30), bench)
-        assert not decision.is_adopted
+        assert not decided(slot, TABLE, choices, bench).is_adopted
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -203,15 +207,6 @@ def test_a_ring_that_gains_for_one_batch_and_loses_for_none_is_adopted(
     bench = FakeBench(cost, noise=0.002, luck=0.003)
     decision = decided(RING, TABLE, [shallow], bench)
     assert decision.is_adopted is is_adopted
-
-
-def test_seven_points_of_lucky_captures_are_no_gain() -> None:
-    present = TABLE.ring(64)
-    rings: list[Choice] = [replace(present, depths=((n / 2, 4), (math.inf, 2))) for n in range(20)]
-    for seed in range(20):
-        bench = FakeBench(lambda table, point: 300.0, noise=0.002, luck=0.01, seed=seed)
-        decision = decided(RING, TABLE, rings, bench)
-        assert not decision.is_adopted
 
 
 def test_passes_go_on_until_nothing_changes() -> None:

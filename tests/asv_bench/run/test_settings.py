@@ -15,14 +15,8 @@ from asv_bench.run.flags import PANELS, PRESET_PANELS, RunFlags, engine_flags, p
 from asv_bench.run.settings import Settings, settle
 from asv_bench.workloads.prompts import made_unique
 
-SMALL: dict[str, Any] = {
-    "device": "cpu",
-    "num_requests": 4,
-    "max_batch_size": 4,
-    "max_new_tokens": 5,
-    "warmup_runs": 0,
-    "repeat_runs": 1,
-}
+SMALL: dict[str, Any] = {"device": "cpu", "num_requests": 4, "max_batch_size": 4}
+SMALL |= {"max_new_tokens": 5, "warmup_runs": 0, "repeat_runs": 1}
 PACK = {"admission": "pack"}
 
 
@@ -68,13 +62,8 @@ def test_a_workload_takes_other_sizes(name: str, unique: int) -> None:
 
 
 # Of the engine's fields that are no numbers and no switches, another value.
-WORDS = {
-    "model": "random:gpt2",
-    "device": "cuda:1",
-    "dtype": "float16",
-    "decode": "eager",
-    "admission": "pack",
-}
+WORDS = {"model": "random:gpt2", "device": "cuda:1", "dtype": "float16", "decode": "eager"}
+WORDS |= {"admission": "pack"}
 
 
 @pytest.mark.parametrize("name", PANELS["Engine"])
@@ -239,9 +228,12 @@ def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], sentence: str
         streaming(**given)
 
 
-def test_an_unknown_workload_is_refused() -> None:
-    with pytest.raises(Refused, match="no workload 'huge'"):
-        settle("huge", RunFlags())
+def test_prompts_can_come_from_token_ids_and_from_a_file(tmp_path: Path) -> None:
+    settings = streaming(pretok_base_token_ids="5,6", prompt_repeats="1,2")
+    assert settings.plan.build(64)[:2] == [[5, 6], [5, 6, 5, 6]]
+    (tmp_path / "prompts.txt").write_text("one\n\ntwo words\n")
+    settings = settle("scheduler", RunFlags(**SMALL, prompts=[f"@{tmp_path / 'prompts.txt'}"]))
+    assert settings.plan.lengths == (1, 2, 1, 2)
 
 
 def test_a_prefix_cache_has_room_beside_the_running_requests() -> None:
@@ -269,17 +261,6 @@ def test_unique_prompts_keep_their_lengths() -> None:
     assert all(0 <= token_id < 64 for prompt in prompts for token_id in prompt)
     with pytest.raises(Refused, match="only 5 different prompts of 1 tokens"):
         made_unique([[0]] * 6, 5)
-
-
-def test_base_token_ids_are_repeated() -> None:
-    settings = streaming(pretok_base_token_ids="5,6", prompt_repeats="1,2")
-    assert settings.plan.build(64)[:2] == [[5, 6], [5, 6, 5, 6]]
-
-
-def test_prompts_can_come_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "prompts.txt").write_text("one\n\ntwo words\n")
-    settings = settle("scheduler", RunFlags(**SMALL, prompts=[f"@{tmp_path / 'prompts.txt'}"]))
-    assert settings.plan.lengths == (1, 2, 1, 2)
 
 
 def test_text_is_tokenized_before_the_clock_or_within(word_tokenizer: Path) -> None:

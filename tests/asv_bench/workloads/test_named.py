@@ -11,24 +11,30 @@ from asv_bench.workloads.named import WORKLOADS, workload_named
 
 
 @pytest.mark.parametrize(
-    ("name", "requests", "batch", "prompts", "new_tokens", "mean_context"),
+    ("name", "requests", "batch", "prompts", "new_tokens", "mean_context", "waves"),
     [
-        ("scheduler", 64, 64, {1}, 512, 257.0),
-        ("streaming", 128, 128, {1, 4}, 128, 66.5),
-        ("streaming-small", 128, 8, {1, 4}, 128, 66.5),
-        ("wide", 256, 256, {128}, 256, 256.0),
-        ("single", 1, 1, {1}, 512, 257.0),
+        ("scheduler", 64, 64, {1}, 512, 257.0, 1),
+        ("streaming", 128, 128, {1, 4}, 128, 66.5, 1),
+        ("streaming-small", 128, 8, {1, 4}, 128, 66.5, 16),
+        ("wide", 256, 256, {128}, 256, 256.0, 1),
+        ("single", 1, 1, {1}, 512, 257.0, 1),
     ],
 )
 def test_shape(
-    name: str, requests: int, batch: int, prompts: set[int], new_tokens: int, mean_context: float
+    name: str,
+    requests: int,
+    batch: int,
+    prompts: set[int],
+    new_tokens: int,
+    mean_context: float,
+    waves: int,
 ) -> None:
     workload = workload_named(name)
     made = workload.prompts(50257)
     assert len(made) == workload.num_requests == requests
     assert {len(prompt) for prompt in made} == prompts
     assert (workload.batch_size, workload.new_tokens) == (batch, new_tokens)
-    assert workload.mean_context == mean_context
+    assert (workload.mean_context, workload.steps) == (mean_context, waves * new_tokens)
     params = workload.sampling_params()
     assert (params.max_new_tokens, params.ignore_eos, params.temperature) == (new_tokens, True, 0)
 
@@ -71,11 +77,6 @@ def test_quick_keeps_the_shape(name: str) -> None:
     assert (quick.waves == 1) == (full.waves == 1)
     assert quick.unique_prompts == full.unique_prompts
     assert len(quick.prompt_lengths) == len(full.prompt_lengths)
-
-
-def test_steps_count_every_wave() -> None:
-    assert WORKLOADS["scheduler"].steps == 512
-    assert WORKLOADS["streaming-small"].steps == 16 * 128
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
