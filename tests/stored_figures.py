@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,3 +43,29 @@ def steps(count: int, **places: float) -> list[float]:
         )
         for number in range(count)
     ]
+
+
+def store_results(
+    folder: Path,
+    described: Mapping[str, tuple[str, list[str]]],
+    results: Mapping[str, list[Any]],
+    commit: str,
+    date: int,
+    columns: Sequence[str] = ("result", "params", "version", "started_at", "samples"),
+    **facts: str,
+) -> None:
+    """The results of a commit in the folder of a machine, as asv writes them.
+
+    `described` gives the unit and the parameters of each benchmark, all of version 1.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = {
+        name: {"name": name, "unit": unit, "param_names": names, "version": "1", "params": []}
+        for name, (unit, names) in described.items()
+    }
+    (folder.parent / "benchmarks.json").write_text(json.dumps({**listed, "version": 2}))
+    machine = {"machine": folder.name, "version": 1, **facts}
+    (folder / "machine.json").write_text(json.dumps(machine))
+    content = {"commit_hash": commit, "date": date, "results": results, "version": 2}
+    path = folder / f"{commit[:8]}-host-py3.11.json"
+    path.write_text(json.dumps({**content, "result_columns": list(columns)}))

@@ -66,26 +66,14 @@ def test_on_a_gpu_the_median_of_as_many_runs_as_there_is_time_for_is_kept(
     assert figure.windows == pytest.approx(steps[:runs])
     assert figure.value == pytest.approx(statistics.median(steps[:runs]))
     # asv takes one sample of a process, and leaves the windows alone.
-    sample = one_sample(figure)
-    assert sample == {
-        "samples": [figure.value],
-        "number": 1,
-        "windows": list(figure.windows),
-    }
+    sample = {"samples": [figure.value], "number": 1, "windows": list(figure.windows)}
+    assert one_sample(figure) == sample
 
 
 def test_an_engine_captures_no_prefill_that_its_workload_never_needs() -> None:
-    named = ("scheduler", "streaming", "streaming-small", "wide", "single", "qwen3-8b-64", "mixed")
-    needed = {name: engine_runs.prefill_tokens(WORKLOADS[name]) for name in named}
-    assert needed == {
-        "scheduler": 64,
-        "streaming": 512,
-        "streaming-small": 64,
-        "wide": None,
-        "single": 64,
-        "qwen3-8b-64": 64 * 128,
-        "mixed": None,
-    }
+    needed = {"scheduler": 64, "streaming": 512, "streaming-small": 64, "wide": None, "single": 64}
+    needed |= {"qwen3-8b-64": 64 * 128, "mixed": None}
+    assert {name: engine_runs.prefill_tokens(WORKLOADS[name]) for name in needed} == needed
 
 
 def step_of(*requests: list[float]) -> float:
@@ -99,6 +87,8 @@ def test_step_time_is_read_while_all_requests_decode() -> None:
     together = [200.0 + 2 * step for step in range(21)]
     second = together + [240.0 + step for step in range(1, 200)]
     assert step_of(alone + together, second) == pytest.approx(2.0)
+    with pytest.raises(ValueError, match="fewer than 8 steps"):
+        step_of([0.0, 1.0, 2.0], [50.0, 51.0])
 
 
 def test_step_time_does_not_depend_on_how_tokens_are_bunched() -> None:
@@ -106,11 +96,6 @@ def test_step_time_does_not_depend_on_how_tokens_are_bunched() -> None:
     # The same steps, their tokens handed out eight at a time.
     bunched = [0.5 * (8 * (step // 8) + 7) for step in range(64)]
     assert step_of(steps) == step_of(bunched) == pytest.approx(0.5)
-
-
-def test_step_time_needs_requests_that_decode_together() -> None:
-    with pytest.raises(ValueError, match="fewer than 8 steps"):
-        step_of([0.0, 1.0, 2.0], [50.0, 51.0])
 
 
 SCRIPT = """

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_figures import store_results
 
 from asv_bench.cli import report as report_module
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.commits import commits_in_order
 from asv_bench.git.repository import Repository
-from asv_bench.history.asv_results import Figure, Series, dates_of
 from asv_bench.history.histories import Histories
 from asv_bench.pages.site import build_page
 from asv_bench.subjects import choose
@@ -27,34 +27,24 @@ STEP = "decode.Decode.track_step_time"
 IMPORT = "host.Startup.track_import"
 
 
+TRACKED = (f"scheduler.Scheduler.track_{figure}" for figure in ("step_time", "tpot"))
+DESCRIBED = {
+    STEP: ("seconds", ["model", "batch", "context"]),
+    IMPORT: ("seconds", []),
+    **dict.fromkeys(TRACKED, ("seconds", ["model"])),
+}
+
+
 def store(root: Path, name: str, commit: str, date: int, results: dict[str, Any]) -> None:
     """One result file of machine own-toy, whose CPU has a name that looks like HTML."""
-    results_directory = root / "reports" / name
-    machine = results_directory / "own-toy"
-    machine.mkdir(parents=True, exist_ok=True)
-    described: dict[str, Any] = {
-        STEP: {"unit": "seconds", "param_names": ["model", "batch", "context"], "version": "1"},
-        IMPORT: {"unit": "seconds", "param_names": [], "version": "1"},
-        **{
-            f"scheduler.Scheduler.track_{figure}": {
-                "unit": "seconds",
-                "param_names": ["model"],
-                "version": "1",
-            }
-            for figure in ("step_time", "tpot")
-        },
-        "version": 2,
-    }
-    (results_directory / "benchmarks.json").write_text(json.dumps(described))
-    facts = {"machine": "own-toy", "cpu": "<b>fast</b> cpu", "gpu": "none", "version": 1}
-    (machine / "machine.json").write_text(json.dumps(facts))
-    content = {
-        "commit_hash": commit,
-        "date": date,
-        "result_columns": ["result", "params", "version", "started_at", "samples"],
-        "results": results,
-    }
-    (machine / f"{commit[:8]}-host-py3.11.json").write_text(json.dumps(content))
+    folder = root / "reports" / name / "own-toy"
+    facts = {"cpu": "<b>fast</b> cpu", "gpu": "none"}
+    store_results(folder, DESCRIBED, results, commit, date, **facts)
+
+
+def page_of(root: Path, complaints: list[str] | None = None) -> str:
+    """The page of what is stored below a checkout."""
+    return build_page(Histories.of_checkout(root), complaints).read_text()
 
 
 def step_result(*samples: float) -> dict[str, Any]:
@@ -68,7 +58,7 @@ def page(tmp_path: Path) -> str:
     store(tmp_path, "asv", "a" * 40, 1000, step_result(0.001, 0.002, 0.003))
     store(tmp_path, "asv", "b" * 40, 2000, step_result(0.004, 0.004, 0.004))
     store(tmp_path, "asv-worktree", "c" * 40, 3000, {IMPORT: [[0.5], [], "1", 6000, [[0.5]]]})
-    return build_page(Histories.of_checkout(tmp_path)).read_text()
+    return page_of(tmp_path)
 
 
 class References(HTMLParser):
@@ -127,7 +117,7 @@ def test_figures_that_were_not_measured_again_say_how_long_ago_they_were(tmp_pat
     store(tmp_path, "asv", "a" * 40, 1000, {IMPORT: [[0.5], [], "1", 5000, [[0.5]]]})
     for place, digit in enumerate("bcd"):
         store(tmp_path, "asv", digit * 40, 2000 + place, step_result(0.002))
-    said = texts_of(build_page(Histories.of_checkout(tmp_path)).read_text())
+    said = texts_of(page_of(tmp_path))
     assert "import 500 ms last measured 3 commits ago" in said
     assert "context 128 2.00 ms +0.0 % dddddddd" in said
 
@@ -141,7 +131,7 @@ def test_environments_have_lines_of_their_own(tmp_path: Path) -> None:
         content["results"][STEP][3] += int(python == "3.12")
         path.with_stem(f"a-{python}").write_text(json.dumps(content))
     path.unlink()
-    page = build_page(Histories.of_checkout(tmp_path)).read_text()
+    page = page_of(tmp_path)
     [machine] = figures_in(page)["machines"]
     [graph] = machine["graphs"]
     lines = {
@@ -157,7 +147,7 @@ def test_the_page_says_what_was_left_out(tmp_path: Path) -> None:
     store(tmp_path, "asv", "a" * 40, 1000, step_result(0.001))
     (tmp_path / "reports" / "asv" / "own-toy" / "torn.json").write_text('{"commit')
     complaints: list[str] = []
-    page = build_page(Histories.of_checkout(tmp_path), complaints).read_text()
+    page = page_of(tmp_path, complaints)
     assert "Left out" in page
     assert "reports/asv/own-toy/torn.json is not JSON" in page
     assert "torn.json is not JSON" in complaints[0]
@@ -189,28 +179,21 @@ def test_a_series_is_given_by_column_oldest_commit_first(page: str) -> None:
     )
 
 
-def test_failed_benchmarks_are_named_on_the_page(tmp_path: Path) -> None:
+def test_a_page_without_results_says_what_to_do_and_failed_benchmarks_are_named(
+    tmp_path: Path,
+) -> None:
+    assert "Nothing has been measured yet" in page_of(tmp_path)
     store(tmp_path, "asv", "a" * 40, 1000, {IMPORT: [[None], [], "1", 5000]})
-    page = build_page(Histories.of_checkout(tmp_path)).read_text()
+    page = page_of(tmp_path)
     assert "import failed aaaaaaaa" in texts_of(page)
     [machine] = figures_in(page)["machines"]
     assert machine["graphs"][0]["lines"][0]["values"] == [None]
 
 
-def test_a_page_without_results_says_what_to_do(tmp_path: Path) -> None:
-    page = build_page(Histories.of_checkout(tmp_path)).read_text()
-    assert "Nothing has been measured yet" in page
-
-
 def test_commits_unknown_to_the_repository_stand_by_their_date(tmp_path: Path) -> None:
-    series = Series(IMPORT, ())
-    figures = [
-        Figure(series, "seconds", "m", digit * 40, date, (1.0,), 0)
-        for digit, date in (("a", 3), ("b", 1), ("c", 2))
-    ]
-    assert [
-        commit.short[0] for commit in commits_in_order(dates_of(figures), Repository(tmp_path))
-    ] == ["b", "c", "a"]
+    dates = {"a" * 40: 3, "b" * 40: 1, "c" * 40: 2}
+    commits = commits_in_order(dates, Repository(tmp_path))
+    assert [commit.short[0] for commit in commits] == ["b", "c", "a"]
 
 
 def test_there_is_nothing_to_report_before_something_was_measured(

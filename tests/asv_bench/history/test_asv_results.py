@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from stored_figures import store_results
 
 from asv_bench.history.asv_results import Figure, Series, differing, read_results
 from asv_bench.output.console import print_table
@@ -20,29 +21,16 @@ from asv_bench.output.figure_rows import FigureRow, ShownFigure, duration, figur
 COLUMNS = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "samples"]
 
 
-def write(directory: Path, results: dict[str, list[Any]], *, commit: str = "a" * 40) -> None:
+DESCRIBED = {
+    "decode.Decode.track_step_time": ("seconds", ["model", "batch", "context"]),
+    "host.Startup.track_import": ("seconds", []),
+}
+
+
+def write(directory: Path, results: dict[str, list[Any]]) -> None:
     """A results directory as asv writes it, with two benchmarks of version 1."""
-    described = {
-        name: {"name": name, "unit": unit, "param_names": names, "version": "1", "params": []}
-        for name, unit, names in (
-            ("decode.Decode.track_step_time", "seconds", ["model", "batch", "context"]),
-            ("host.Startup.track_import", "seconds", []),
-        )
-    }
     machine = directory / "own-toy"
-    machine.mkdir(parents=True, exist_ok=True)
-    (directory / "benchmarks.json").write_text(json.dumps({**described, "version": 2}))
-    (machine / "machine.json").write_text(
-        json.dumps({"machine": "own-toy", "cpu": "a cpu", "version": 1})
-    )
-    content = {
-        "commit_hash": commit,
-        "date": 1000,
-        "result_columns": COLUMNS,
-        "results": results,
-        "version": 2,
-    }
-    (machine / f"{commit[:8]}-host-py3.11.json").write_text(json.dumps(content))
+    store_results(machine, DESCRIBED, results, "a" * 40, 1000, columns=COLUMNS, cpu="a cpu")
 
 
 STEP = "decode.Decode.track_step_time"

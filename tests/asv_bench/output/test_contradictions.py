@@ -30,15 +30,12 @@ def result_of(*runs: RunSample) -> ModeResult:
     return ModeResult("online", list(runs), 1.0, None, None)
 
 
-def test_runs_that_disagree_are_named_with_what_to_do() -> None:
+def test_runs_or_averages_that_disagree_are_named_with_what_to_do() -> None:
     assert in_runs(result_of(run_of(1.3e-3), run_of(1.31e-3), run_of(1.4e-3))) == []
     said = in_runs(result_of(run_of(1.3e-3), run_of(1.3e-3), run_of(54e-3)))
     assert "runs that measured the same disagree" in said[0]
     assert "online decode step is 1.3 to 54 ms" in said[0]
     assert "measure again" in said[0]
-
-
-def test_p50_and_mean_far_apart_are_named() -> None:
     (tpot_or_itl,) = in_runs(result_of(run_of(1e-3, stall_s=0.05)))
     assert "the p50 of online ITL, ms, is 1 and its mean 2.282" in tpot_or_itl
 

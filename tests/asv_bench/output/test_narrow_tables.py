@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable
 
 import pytest
-from rich.console import Console
+from printed_tables import printed
 
 from asv_bench.bisect.account import commit_table
 from asv_bench.bisect.finding import CurvePoint, Direction, Finding, Outcome
@@ -23,7 +22,7 @@ from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.table import history_tables
 from asv_bench.lab.counters.counter_baselines import CounterDifference
-from asv_bench.output.console import LEAST_WIDTH, print_table
+from asv_bench.output.console import LEAST_WIDTH
 from asv_bench.output.figure_rows import figure_rows, figure_table
 from asv_bench.output.table import Table
 from asv_bench.run.tables import headline_table
@@ -153,35 +152,17 @@ def changed_counters() -> Made:
 
 
 def climbed() -> Made:
-    rung = {
-        "rung": "12-append-for-the-whole-batch",
-        "seed": "062",
-        "step_ms": 12.345,
-        "same_requests": 64,
-        "requests": 64,
-        "counters": dict.fromkeys(COUNTERS, 1_234_567),
-    }
+    rung = {"rung": "12-append-for-the-whole-batch", "seed": "062", "step_ms": 12.345}
+    rung |= {"same_requests": 64, "requests": 64, "counters": dict.fromkeys(COUNTERS, 1_234_567)}
     return rung_table([rung, rung], "ladder"), ["12-append-for-the-whole-batch", "1,234,567"]
 
 
 def claimed() -> Made:
-    figure = {
-        "figure": "tpot_mean",
-        "reported": {"change": 1.31},
-        "change": 2.8,
-        "interval": [2.72, 2.86],
-    }
-    claim = {
-        "seed": "062",
-        "what": "append kernels for the whole batch",
-        "base": "5-x",
-        "head": "6-y",
-        "as_claimed": True,
-        "workload": "streaming",
-        "figures": [figure],
-        "finding": "not resolved",
-        "pairs": 24,
-    }
+    figure = {"figure": "tpot_mean", "reported": {"change": 1.31}}
+    figure |= {"change": 2.8, "interval": [2.72, 2.86]}
+    claim = {"seed": "062", "what": "append kernels for the whole batch", "pairs": 24}
+    claim |= {"base": "5-x", "head": "6-y", "as_claimed": True, "workload": "streaming"}
+    claim |= {"figures": [figure], "finding": "not resolved"}
     plan = {"alpha": 0.002, "margin": 0.01, "confidence": 0.95}
     return claim_table([claim], plan, "claims"), ["not resolved", "+280 %"]
 
@@ -202,10 +183,8 @@ MAKERS: dict[str, Callable[[], Made]] = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_table_fits(name: str, width: int) -> None:
     table, wholes = MAKERS[name]()
-    file = io.StringIO()
-    print_table(Console(width=width, file=file), table)
-    lines = file.getvalue().splitlines()
-    shown = "\n".join(lines)
+    shown = printed(table, width)
+    lines = shown.splitlines()
     assert max(map(len, lines)) <= width, shown
     assert "…" not in shown
     for whole in wholes:
@@ -216,9 +195,7 @@ def test_a_table_fits(name: str, width: int) -> None:
 
 
 def test_the_widest_table_fits_a_file_a_line_a_row() -> None:
-    file = io.StringIO()
-    print_table(Console(width=LEAST_WIDTH, file=file), headlines("kvtrail")[0])
-    lines = file.getvalue().splitlines()
-    assert max(map(len, lines)) <= LEAST_WIDTH
-    assert "…" not in file.getvalue()
-    assert sum(line.startswith("│") for line in lines) == 1
+    shown = printed(headlines("kvtrail")[0], LEAST_WIDTH)
+    assert max(map(len, shown.splitlines())) <= LEAST_WIDTH
+    assert "…" not in shown
+    assert sum(line.startswith("│") for line in shown.splitlines()) == 1
