@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -53,6 +54,17 @@ def as_seen(project: ToyProject, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
     return project
 
 
+def measure(*ranges: str, **options: Any) -> None:
+    """`history` of the toy's one figure."""
+    history_module.history([*ranges], benchmark=["track_step"], **options)
+
+
+def stored(toy: ToyProject) -> dict[str, tuple[float, ...]]:
+    """What is stored of each commit."""
+    figures = read_results(toy.root / "reports" / "asv").figures
+    return {figure.commit: figure.samples for figure in figures}
+
+
 def commits_of(text: str, root: Path) -> list[str]:
     """The commits of a range, newest first."""
     return [commit.hash for commit in OwnSuite(root).in_range(text)][::-1]
@@ -62,13 +74,8 @@ def test_a_range_is_measured_and_shown(
     toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (toy.root / "README.md").write_text("not measured, so it may differ\n")
-    history_module.history(["HEAD~2..HEAD"], benchmark=["track_step"], rounds=2)
-
-    steps = {
-        figure.commit: figure.samples
-        for figure in read_results(toy.root / "reports" / "asv").figures
-    }
-    assert steps == {toy.commits[1]: (2.0, 2.0), toy.commits[2]: (3.0, 3.0)}
+    measure("HEAD~2..HEAD", rounds=2)
+    assert stored(toy) == {toy.commits[1]: (2.0, 2.0), toy.commits[2]: (3.0, 3.0)}
     page = (toy.root / "reports" / "pages" / "index.html").read_text()
     # Both commits are of one second: only their parentage orders them on the axis.
     second, third = (page.rindex(f"<code>{commit[:8]}</code>") for commit in toy.commits[1:])
@@ -93,9 +100,7 @@ def test_a_range_is_measured_and_shown(
 def test_a_reference_is_measured_in_the_same_rounds_and_ratios_are_kept(
     toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    history_module.history(
-        ["HEAD~1..HEAD"], benchmark=["track_step"], rounds=2, reference=toy.commits[1]
-    )
+    measure("HEAD~1..HEAD", rounds=2, reference=toy.commits[1])
     folder = toy.root / "reports" / "asv-sessions"
     [session] = folder.glob("*/*.json")
     content = json.loads(session.read_text())
@@ -130,16 +135,16 @@ def test_commits_with_the_engine_of_the_one_before_are_not_measured(
 
     monkeypatch.setattr(HistorySession, "measure", note)
     with pytest.raises(MeasurementFailed):
-        history_module.history(["HEAD~4..HEAD"], benchmark=["track_step"])
+        measure("HEAD~4..HEAD")
     assert measured == [toy.commits[2], toy.commits[1]]
     said = " ".join(capsys.readouterr().out.split())
     assert "2 of 4 commits are not measured" in said
     assert "--anyway measures them" in said
     with pytest.raises(MeasurementFailed):
-        history_module.history(["HEAD~4..HEAD"], benchmark=["track_step"], anyway=True)
+        measure("HEAD~4..HEAD", anyway=True)
     assert len(measured) == 4
     with pytest.raises(MeasurementFailed):
-        history_module.history(["HEAD^!"], benchmark=["track_step"], reference="HEAD~1")
+        measure("HEAD^!", reference="HEAD~1")
     assert len(measured) == 2
 
 
@@ -150,11 +155,8 @@ def test_single_commits_are_measured_once_each_in_the_same_rounds_on_a_detached_
     toy.git("checkout", "--quiet", "--detach")
     toy.git("branch", "--quiet", "-D", "main")
     # Git would take these as one range, of what is in the newest and in no parent of any.
-    ranges = [f"{newest}^!", f"{oldest}^!", "HEAD~1..HEAD"]
-    history_module.history(ranges, benchmark=["track_step"], rounds=1)
-    figures = read_results(toy.root / "reports" / "asv").figures
-    samples = {figure.commit: figure.samples for figure in figures}
-    assert samples == {oldest: (1.0,), newest: (3.0,)}
+    measure(f"{newest}^!", f"{oldest}^!", "HEAD~1..HEAD", rounds=1)
+    assert stored(toy) == {oldest: (1.0,), newest: (3.0,)}
     assert (toy.root / "reports" / "html" / "index.html").is_file()
     assert "measuring 2 commits" in capsys.readouterr().out
 
@@ -165,7 +167,7 @@ def test_a_second_measurement_stands_beside_the_first_and_asvs_pages_show_one(
 ) -> None:
     results = toy.root / "reports" / "asv" / "own-toy"
     for rounds in (2, 1):
-        history_module.history(["HEAD~1..HEAD"], benchmark=["track_step"], rounds=rounds)
+        measure("HEAD~1..HEAD", rounds=rounds)
     [second] = results.glob(f"{toy.commits[-1][:8]}-*-2.json")
     # The lesser session says another thing, and a third file is torn.
     second.write_text(re.sub(r"\b3\.0\b", "9.0", second.read_text()))
@@ -240,7 +242,7 @@ def test_commits_that_cannot_be_measured_are_a_failure(
     toy.git("rm", "--quiet", "-r", "engine")
     toy.commit("no engine")
     with pytest.raises(MeasurementFailed, match="nothing was measured"):
-        history_module.history(["HEAD~1..HEAD"], benchmark=["track_step"], rounds=1)
+        measure("HEAD~1..HEAD", rounds=1)
 
 
 def test_steps_are_evenly_spaced_and_keep_the_ends() -> None:

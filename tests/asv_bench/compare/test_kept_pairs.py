@@ -30,6 +30,12 @@ def machine(seed: int = 0) -> SimulatedCommits:
     return SimulatedCommits({"a": 0.0, "b": 0.1, "c": 0.2}, Noise(), seed)
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where pairs are kept."""
+    return tmp_path / "state" / "x.jsonl"
+
+
 def test_a_pair_is_the_same_after_it_was_written() -> None:
     gpu = GpuConditions(1980.0, 1965.0, 1980.0, ("gpu_idle",), 41, 12)
     base = Reading("a" * 40, "x", 0.5, (0.4, 0.5, 0.6), "GPU-1", 12.5, 3.25, gpu)
@@ -38,8 +44,7 @@ def test_a_pair_is_the_same_after_it_was_written() -> None:
     assert msgspec.convert(json.loads(json.dumps(pair.to_json())), Pair) == pair
 
 
-def test_kept_pairs_come_in_order_and_only_to_their_part_and_commits(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "x.jsonl"
+def test_kept_pairs_come_in_order_and_only_to_their_part_and_commits(path: Path) -> None:
     source = KeptPairs(machine(), KeptFile(path), "gate")
     measured = [source.pair("a", "b", head_first=False) for _ in range(3)]
 
@@ -55,7 +60,7 @@ def test_kept_pairs_come_in_order_and_only_to_their_part_and_commits(tmp_path: P
     assert again.measured["simulated"] == 3
 
 
-def test_a_kept_pair_tells_of_all_that_was_measured_together(tmp_path: Path) -> None:
+def test_a_kept_pair_tells_of_all_that_was_measured_together(path: Path) -> None:
     class Rounds(SimulatedCommits):
         """Measures two figures in the same lives, whichever is asked for."""
 
@@ -63,7 +68,6 @@ def test_a_kept_pair_tells_of_all_that_was_measured_together(tmp_path: Path) -> 
             [pair] = super().pair(base, head, head_first=options["head_first"]).values()
             return {"asked": pair, "also": pair}
 
-    path = tmp_path / "x.jsonl"
     source = Rounds({"a": 0.0, "b": 0.1}, Noise(), 0)
     measured = KeptPairs(source, KeptFile(path), "pairs").pair("a", "b", head_first=False)
     again = KeptPairs(source, KeptFile(path), "pairs")
@@ -71,8 +75,7 @@ def test_a_kept_pair_tells_of_all_that_was_measured_together(tmp_path: Path) -> 
     assert source.measured["simulated"] == 1
 
 
-def test_a_commit_that_could_not_be_measured_is_not_tried_again(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
+def test_a_commit_that_could_not_be_measured_is_not_tried_again(path: Path) -> None:
     source = KeptPairs(machine(), KeptFile(path), "search")
     with pytest.raises(CommitUnusable):
         source.pair("a", "gone", head_first=False)
@@ -82,8 +85,7 @@ def test_a_commit_that_could_not_be_measured_is_not_tried_again(tmp_path: Path) 
     assert able.measured["simulated"] == 0
 
 
-def test_what_a_commit_lacks_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
+def test_what_a_commit_lacks_is_kept(path: Path) -> None:
     lacking = {"b": {"gone": Absence("it is not there", has_failed=False)}}
     first = ScriptedPairs(lambda *_: 1.0, absent=lacking)
     KeptPairs(first, KeptFile(path), "pairs").prepare("b")
@@ -92,8 +94,7 @@ def test_what_a_commit_lacks_is_kept(tmp_path: Path) -> None:
     assert not again.prepared
 
 
-def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
+def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(path: Path) -> None:
     source = KeptPairs(machine(), KeptFile(path), "gate")
     for _ in range(2):
         source.pair("a", "b", head_first=False)
@@ -104,8 +105,7 @@ def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(tmp_path: 
     assert KeptFile(path).restored == 2
 
 
-def test_the_answer_is_noted_once(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
+def test_the_answer_is_noted_once(path: Path) -> None:
     kept = KeptFile(path)
     assert not kept.finished
     kept.finish()
@@ -113,8 +113,7 @@ def test_the_answer_is_noted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ['{"settings": {"good": "z"}}', "no JSON", "[]", "3", ""])
-def test_a_line_of_anything_else_is_left_out_with_a_sentence(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "x.jsonl"
+def test_a_line_of_anything_else_is_left_out_with_a_sentence(path: Path, line: str) -> None:
     KeptPairs(machine(), KeptFile(path), "gate").pair("a", "b", head_first=False)
     path.write_text(f"{line}\n{path.read_text()}")
     kept = KeptFile(path)
@@ -165,8 +164,7 @@ def bisect(path: Path, source: SimulatedCommits):
     ).run()
 
 
-def test_a_killed_search_goes_on_with_the_pairs_it_had(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
+def test_a_killed_search_goes_on_with_the_pairs_it_had(path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(path), "0.02"],
         cwd=ROOT,

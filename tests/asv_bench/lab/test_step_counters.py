@@ -100,9 +100,34 @@ def test_the_same_in_another_process_and_as_the_rules_demand(
 
 
 TRACKED = "        self._track(plan.sampling)\n"
+MADE = "        import torch\n        torch.ones(3).to(self._device_rows.fields.position.device)\n"
+SENT = "        self._num_sent += 1\n"
 IN_LOOP = ("engine/running/step_loop.py", TRACKED)
 COPIES = ("graph-8", "graph-64")
 PARTS = ("step", "block")
+# What copies more than it should, and in which direction.
+COPYING = {
+    "tensor.to": (IN_LOOP, MADE + TRACKED, "device"),
+    "staged": (IN_LOOP, "        self._staging.to_device(plan.rows)\n" + TRACKED, "device"),
+    "item": (
+        IN_LOOP,
+        "        self._device_rows.fields.remaining.max().item()\n" + TRACKED,
+        "host",
+    ),
+    "ring": (
+        ("engine/transport/token_slots.py", SENT),
+        SENT + "        self.slots.cpu()\n",
+        "host",
+    ),
+}
+TWICE = (
+    "    def _run_block(self, *arguments):\n"
+    "        self._run_once(*arguments)\n"
+    "        self._run_once(*arguments)\n\n"
+    "    def _run_once(\n"
+)
+INDEXED = "        index = held.received[to.rows]\n"
+FOR_EACH = "        for row in to.rows.tolist():\n            held.holder(row)\n"
 
 
 @pytest.mark.parametrize(
@@ -115,51 +140,24 @@ PARTS = ("step", "block")
             id="an operator in each of the two layers",
         ),
         pytest.param(
-            ("engine/fused/step.py", "    def _run_block(\n"),
-            "    def _run_block(self, *arguments):\n"
-            "        self._run_once(*arguments)\n"
-            "        self._run_once(*arguments)\n\n"
-            "    def _run_once(\n",
+            *(("engine/fused/step.py", "    def _run_block(\n"), TWICE),
             *(("fused-8",), "launches", "+10", []),
             id="every launch twice",
         ),
         pytest.param(
-            ("engine/running/step_loop.py", "        index = held.received[to.rows]\n"),
-            "        for row in to.rows.tolist():\n"
-            "            held.holder(row)\n"
-            "        index = held.received[to.rows]\n",
+            *(("engine/running/step_loop.py", INDEXED), FOR_EACH + INDEXED),
             ("cpu-8", "cpu-64", "graph-8", "graph-64"),
             *("engine_python_calls", "+{batch}", ["calls 1 Python functions for each request"] * 2),
             id="a call for each request",
         ),
-        pytest.param(
-            IN_LOOP,
-            "        import torch\n"
-            "        torch.ones(3).to(self._device_rows.fields.position.device)\n" + TRACKED,
-            *(COPIES, "copies_to_device", "+1", ["a steady step copies to the device"]),
-            marks=pytest.mark.thorough,
-            id="tensor.to",
-        ),
-        pytest.param(
-            IN_LOOP,
-            "        self._staging.to_device(plan.rows)\n" + TRACKED,
-            *(COPIES, "copies_to_device", "+1", ["a steady step copies to the device"]),
-            marks=pytest.mark.thorough,
-            id="staged",
-        ),
-        pytest.param(
-            IN_LOOP,
-            "        self._device_rows.fields.remaining.max().item()\n" + TRACKED,
-            *(COPIES, "copies_to_host", "+1", ["a steady step copies to the host"]),
-            marks=pytest.mark.thorough,
-            id="item",
-        ),
-        pytest.param(
-            ("engine/transport/token_slots.py", "        self._num_sent += 1\n"),
-            "        self._num_sent += 1\n        self.slots.cpu()\n",
-            *(COPIES, "copies_to_host", "+1", ["a steady step copies to the host"]),
-            marks=pytest.mark.thorough,
-            id="ring",
+        *(
+            pytest.param(
+                *(place, after, COPIES, f"copies_to_{where}", "+1"),
+                [f"a steady step copies to the {where}"],
+                marks=pytest.mark.thorough,
+                id=name,
+            )
+            for name, (place, after, where) in COPYING.items()
         ),
     ],
 )
@@ -194,12 +192,8 @@ def test_what_would_change_the_path_is_refused(variable: str) -> None:
 
 
 def test_an_engine_that_falls_behind_is_refused(tmp_path: Path) -> None:
-    root = planted(
-        tmp_path,
-        "engine/engine.py",
-        "            return batches[0].events()\n",
-        "            return batches[0].events()[1:]\n",
-    )
+    events = "            return batches[0].events()"
+    root = planted(tmp_path, "engine/engine.py", f"{events}\n", f"{events}[1:]\n")
     done = run_count(root, ["cpu-8"])
     assert done.returncode == 1
     assert "must deliver 8 tokens, but this one delivered 7" in done.stderr

@@ -40,12 +40,11 @@ def made(root: Path, bench: str, before: dict[str, str], after: dict[str, str]):
 
 FIVE = {f"src/{name}.py": name for name in "abcde"}
 CHANGED = {name: f"{text} changed" for name, text in FIVE.items()}
+ONE_OF_FIVE = "step = 12 if read('src/d.py') == 'd changed' else 10"
 
 
 def test_the_one_guilty_file_of_five(kvtrail, tmp_path: Path) -> None:
-    toy = made(
-        tmp_path / "toy", "step = 12 if read('src/d.py') == 'd changed' else 10", FIVE, CHANGED
-    )
+    toy = made(tmp_path / "toy", ONE_OF_FIVE, FIVE, CHANGED)
     said = kvtrail(toy, "bisect", "HEAD~1", "HEAD")
     assert "Which of its 5 files did it: " in said.text
     page = tmp_path / "page.md"
@@ -196,9 +195,7 @@ def test_without_an_effect_nothing_is_searched(kvtrail, tmp_path: Path) -> None:
 
 
 def test_a_search_ends_after_as_many_pairs_as_it_may_take(kvtrail, tmp_path: Path) -> None:
-    toy = made(
-        tmp_path / "toy", "step = 12 if read('src/d.py') == 'd changed' else 10", FIVE, CHANGED
-    )
+    toy = made(tmp_path / "toy", ONE_OF_FIVE, FIVE, CHANGED)
     said = kvtrail(toy, "bisect", "HEAD", "--files", "--most-pairs", "3")
     assert "inconclusive: no smaller part shows it." in said.text
     assert "as many pairs as --most-pairs allows" in said.text
