@@ -98,11 +98,15 @@ def test_single_processes_show_a_step_of_one_and_a_half_of_their_deviation() -> 
     assert wrong == 0
 
 
-def test_a_change_at_the_newest_commit_is_seen_at_once() -> None:
-    [change] = changes_of(steps(20, c19=0.06))
-    assert change.commit.hash == hash_of(19)
-    assert change.before.hash == hash_of(18)
-    assert (change.commits_before, change.commits_after) == (19, 1)
+@pytest.mark.parametrize(("place", "noise"), [(12, 0.002), (19, 0.01)])
+def test_a_clear_step_has_one_place_also_at_the_newest_commit(place: int, noise: float) -> None:
+    effect = 0.05 if place == 12 else 0.06
+    [change] = changes_of(steps(20, **{f"c{place}": effect}), noise=noise)
+    assert (change.before.hash, change.commit.hash) == (hash_of(place - 1), hash_of(place))
+    assert (change.commits_before, change.commits_after) == (place, 20 - place)
+    if place == 12:
+        assert change.is_placed
+        assert (change.since.hash, change.until.hash) == (hash_of(11), hash_of(12))
 
 
 def test_a_short_history_of_nothing_but_changes_shows_them_all() -> None:
@@ -116,12 +120,6 @@ def test_two_changes_have_the_level_between_them() -> None:
     assert first.after_value == pytest.approx(second.before_value)
     assert first.commits_after == second.commits_before
     assert first.effect > 0 > second.effect
-
-
-def test_a_clear_step_has_one_place() -> None:
-    [change] = changes_of(steps(20, c12=0.05), noise=0.002)
-    assert change.is_placed
-    assert (change.since.hash, change.until.hash) == (hash_of(11), hash_of(12))
 
 
 def test_a_neighbour_that_was_measured_badly_hides_no_change_from_its_comparison() -> None:
@@ -199,17 +197,9 @@ def test_a_reference_measured_badly_makes_no_change(tmp_path: Path) -> None:
 def test_ratios_to_a_reference_cancel_the_machine(tmp_path: Path) -> None:
     drifting = steps(12, c6=0.05)
     measured = figures(drifting, noise=0.001)
-    for number, figure in enumerate(measured):
-        session_level = drifting[number]
-        reference = Figure(
-            SERIES,
-            "seconds",
-            "m",
-            "f" * 40,
-            0,
-            (1e-3 * math.exp(session_level),),
-            figure.started_ms,
-        )
+    for figure, level in zip(measured, drifting, strict=True):
+        of_reference = {"committed_ms": 0, "samples": (1e-3 * math.exp(level),)}
+        reference = replace(figure, commit="f" * 40, **of_reference)
         assert write_session(tmp_path, "f" * 40, [figure, reference]) is not None
     assert len(changes_in(points(measured))) == 1
     related = points(measured, read_ratios(tmp_path, "m", []))
@@ -226,12 +216,11 @@ def test_a_figure_of_another_session_is_not_divided(tmp_path: Path) -> None:
     assert related[0].level == pytest.approx(math.log(measured[0].median))
 
 
-def test_a_session_without_its_reference_keeps_nothing(tmp_path: Path) -> None:
+def test_a_session_without_its_reference_keeps_nothing_and_a_broken_one_is_named(
+    tmp_path: Path,
+) -> None:
     assert write_session(tmp_path, "f" * 40, figures(steps(3))) is None
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_broken_session_is_named(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "x.json").write_text('{"figures": [{}]}')
     write_session(tmp_path, figures(steps(3))[0].commit, figures(steps(3)))

@@ -112,6 +112,10 @@ def test_offline_submits_everything_before_the_first_step(clock: FakeClock) -> N
     assert [len(request.token_ids) for request in sample.traces] == [3, 2]
     assert sample.ttft_s == pytest.approx([1.0, 1.0])
     assert sample.traces[1].token_ids == [7007, 7008]
+    # Steps are counted when one call reports several, too.
+    sample = run(FakeEngine(clock, tokens_per_step=3), 9, 9, mode="offline")
+    assert sample.decode_steps == 8
+    assert sample.decode_step_ms == pytest.approx(1000.0)
 
 
 def test_naive_runs_one_request_at_a_time(clock: FakeClock) -> None:
@@ -139,12 +143,6 @@ def test_online_holds_back_beyond_the_inflight_limit(clock: FakeClock) -> None:
     assert engine.most_running == 2
     assert [moment for moment, _ in engine.submitted] == [100.0, 100.0, 102.0, 103.0]
     assert [len(request.token_ids) for request in sample.traces] == [2, 3, 1, 1]
-
-
-def test_steps_are_counted_when_one_call_reports_several(clock: FakeClock) -> None:
-    sample = run(FakeEngine(clock, tokens_per_step=3), 9, 9, mode="offline")
-    assert sample.decode_steps == 8
-    assert sample.decode_step_ms == pytest.approx(1000.0)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -191,12 +189,9 @@ def test_a_failed_request_is_not_a_measurement(clock: FakeClock, mode: Any) -> N
         run(FakeEngine(clock, last_reason="error"), 2, mode=mode)
 
 
-def test_tokens_of_somebody_else_are_not_counted(clock: FakeClock) -> None:
+def test_tokens_of_somebody_else_or_too_few_are_no_measurement(clock: FakeClock) -> None:
     with pytest.raises(MeasurementFailed, match="did not submit"):
         run(FakeEngine(clock, foreign_events=True), 2)
-
-
-def test_a_run_that_stopped_early_is_refused(clock: FakeClock) -> None:
     sample = run(FakeEngine(clock), 2, 3)
     with pytest.raises(MeasurementFailed, match="request 0 generated 2 of 3"):
         require_complete(sample, Workload("three-each", 3, 3, (1,), 3))
