@@ -126,6 +126,19 @@ def make_project(root: Path, commits: int = 3, *, measures: bool = True) -> ToyP
     return project
 
 
+def run_ruler(root: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`kvtrail` at a root, whose own working tree lies on the path, as a trap."""
+    own = {"PYTHONPATH": str(root), "KVTRAIL_MACHINE": "toy", "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "asv_bench", *arguments],
+        cwd=root,
+        env=os.environ | own | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def _other_benchmarks(folder: str, names: list[str]) -> list[str]:
     """The benchmarks of the engine, which a toy has not."""
     if Path(folder).name != "benchmarks":

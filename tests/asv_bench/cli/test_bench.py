@@ -7,12 +7,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from toy_project import ROOT, ToyProject, git, make_project
+from toy_project import ROOT, ToyProject, git, make_project, run_ruler
 
 from asv_bench.cli import bench as bench_module
 from asv_bench.errors import MeasurementFailed, Refused
@@ -28,18 +27,8 @@ def toy(tmp_path: Path) -> ToyProject:
     return make_project(tmp_path / "project", commits=1)
 
 
-def run_bench(
-    root: Path, *arguments: str, machine: str = "toy"
-) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(root), "KVTRAIL_MACHINE": machine}
-    return subprocess.run(
-        [sys.executable, "-m", "asv_bench", "bench", *arguments],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run_bench(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_ruler(root, "bench", *arguments)
 
 
 def steps(results: Path) -> dict[str, tuple[float, ...]]:

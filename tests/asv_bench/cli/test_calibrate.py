@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +15,7 @@ from typing import Any
 
 import pytest
 from simulated_pairs import BASE, HEAD
-from toy_project import ToyProject, make_project
+from toy_project import ToyProject, make_project, run_ruler
 from typer.testing import CliRunner
 
 from asv_bench.cli import calibrate as command
@@ -276,17 +274,9 @@ def test_effects_are_per_cents_and_minutes_positive_numbers() -> None:
 @pytest.mark.thorough
 def test_trials_from_the_command_line(toy: ToyProject) -> None:
     path, page = toy.root.parent / "calibration.json", toy.root.parent / "calibration.md"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "asv_bench", "calibrate", "--null", "1", "--planted", "50"),
-            *("-b", "track_step_time", "--pairs", "10"),
-            *("--json", str(path), "--markdown", str(page)),
-        ],
-        cwd=toy.root,
-        env=os.environ | {"PYTHONPATH": str(toy.root), "KVTRAIL_MACHINE": "toy"},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_ruler(
+        *(toy.root, "calibrate", "--null", "1", "--planted", "50", "-b", "track_step_time"),
+        *("--pairs", "10", "--json", str(path), "--markdown", str(page)),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(path.read_text())

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs
-from toy_project import ToyProject, git, make_project
+from toy_project import ToyProject, git, make_project, run_ruler
 from typer.testing import CliRunner, Result
 
 from asv_bench.cli.commands import build_app
@@ -55,28 +55,9 @@ def toy(original: ToyProject, tmp_path: Path) -> ToyProject:
     return ToyProject(tmp_path / "project", list(original.commits))
 
 
-def command(root: Path, *arguments: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "asv_bench", "compare", *arguments),
-        *("--json", str(root.parent / "record.json")),
-    ]
-
-
-def variables(root: Path) -> dict[str, str]:
-    # The toy's own working tree lies on the path, as a trap.
-    return os.environ | {"PYTHONPATH": str(root), "KVTRAIL_MACHINE": "toy", "NO_COLOR": "1"}
-
-
 def compare(root: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
-    done = subprocess.run(
-        command(root, *arguments),
-        cwd=root,
-        env=variables(root),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     path = root.parent / "record.json"
+    done = run_ruler(root, "compare", *arguments, "--json", str(path))
     record = json.loads(path.read_text()) if path.is_file() else {}
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout + done.stderr, record
@@ -365,11 +346,12 @@ def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
     before = toy.git("status", "--porcelain"), toy.git("worktree", "list"), toy.git("reflog")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    environment = variables(toy.root) | {"TMPDIR": str(scratch)}
+    own = {"PYTHONPATH": str(toy.root), "TMPDIR": str(scratch), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "asv_bench", "compare", "HEAD", "HEAD", "--anyway", "-b", STEP]
     process = subprocess.Popen(
-        command(toy.root, "HEAD", "HEAD", "--anyway", "-b", STEP, "--pairs", "200"),
+        [*command, "--pairs", "200", "--json", str(toy.root.parent / "record.json")],
         cwd=toy.root,
-        env=environment,
+        env=os.environ | own,
         stdout=subprocess.PIPE,
         text=True,
         # A shell's background jobs ignore an interruption, and so does what they start.

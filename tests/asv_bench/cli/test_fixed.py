@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_project import ToyProject, make_project
+from toy_project import ToyProject, make_project, run_ruler
 
 STEP = r"Toy\.track_step"
 
@@ -31,14 +28,7 @@ def toy(tmp_path: Path) -> ToyProject:
 def ask(root: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
     record = root.parent / "record.json"
     words = [*arguments, "-b", STEP, "--json", str(record)]
-    done = subprocess.run(
-        [sys.executable, "-m", "asv_bench", *words],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root), "KVTRAIL_MACHINE": "toy", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_ruler(root, *words)
     assert "Traceback" not in done.stderr, done.stderr
     text = " ".join((done.stdout + done.stderr).split())
     return done.returncode, text, json.loads(record.read_text())

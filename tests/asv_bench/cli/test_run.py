@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from toy_project import run_ruler
 from typer.testing import CliRunner
 
 from asv_bench.__main__ import main
@@ -222,15 +222,10 @@ def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) ->
     # With text, whose tokenizer is the engine's: it is imported with its ranges all the same.
     words = '{"model": {"type": "WordLevel", "vocab": {"fox": 7}, "unk_token": "fox"}}'
     (tmp_path / "words.json").write_text(words)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "asv_bench", "scheduler", *small(), "--nvtx", "--profile"),
-            *("--prompt", "fox", "--tokenizer-name", str(tmp_path / "words.json")),
-            *("--profile-dir", str(tmp_path), "--json", str(tmp_path / "run.json")),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
+    done = run_ruler(
+        *(REPOSITORY, "scheduler", *small(), "--nvtx", "--profile", "--prompt", "fox"),
+        *("--tokenizer-name", str(tmp_path / "words.json"), "--profile-dir", str(tmp_path)),
+        *("--json", str(tmp_path / "run.json")),
     )
     assert done.returncode == 0, done.stderr
     (trace,) = tmp_path.glob("*.trace.json.gz")

@@ -16,7 +16,7 @@ from declared_repository import DeclaredRepository
 
 from asv_bench.compare.kept_pairs import RULER
 from asv_bench.fleet import host
-from asv_bench.fleet.host import Host, Order, bare_environment, disturbances
+from asv_bench.fleet.host import Host, Order, Told, bare_environment, disturbances
 from asv_bench.measure.lives import Place
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.process.gpu import GpuUse
@@ -90,13 +90,12 @@ def test_it_measures_in_all_slots_with_files_of_its_own(
     told, (five, six, _, lacking) = order(toy)
     made = Host(told, 2, "here", lambda *_: ())
     assert made.begin().cores == os.cpu_count()
+
+    def pair_in(slot: int) -> Told:
+        return made.measure("pair", slot, True, five, six, head_first=bool(slot))
+
     with ThreadPoolExecutor(2) as pool:
-        pairs = list(
-            pool.map(
-                lambda slot: made.measure("pair", slot, True, five, six, head_first=bool(slot)),
-                (0, 1),
-            )
-        )
+        pairs = list(pool.map(pair_in, (0, 1)))
     for slot, one in enumerate(pairs):
         assert one.error is None
         pair = one.value["step"]
@@ -115,13 +114,9 @@ def test_what_it_started_ends_with_it_however_it_ends(
     toy: DeclaredRepository, tmp_path: Path
 ) -> None:
     told, commits = order(toy)
-    environment = os.environ | {
-        "PYTHONPATH": str(RULER.parent),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    with subprocess.Popen(
-        [sys.executable, "-c", ALONE], stdin=subprocess.PIPE, env=environment
-    ) as process:
+    own = {"PYTHONPATH": str(RULER.parent), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    alone, environment = [sys.executable, "-c", ALONE], os.environ | own
+    with subprocess.Popen(alone, stdin=subprocess.PIPE, env=environment) as process:
         assert process.stdin is not None
         process.stdin.write(pickle.dumps((told, commits[2])))
         process.stdin.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from toy_project import run_ruler
 
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY, Record
@@ -35,13 +35,9 @@ def test_a_command_that_measures_in_its_own_process_has_one_thread_too(
     """On more than one core torch would take them all."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     path = tmp_path / "run.json"
-    command = [sys.executable, "-m", "asv_bench", "scheduler", "--quick", "--num-requests=1"]
-    done = subprocess.run(
-        [*command, "--max-new-tokens=2", "--warmup-runs=0", "--repeat-runs=1", "--json", path],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_ruler(
+        *(REPOSITORY, "scheduler", "--quick", "--num-requests=1", "--max-new-tokens=2"),
+        *("--warmup-runs=0", "--repeat-runs=1", "--json", str(path)),
     )
     assert done.returncode == 0, done.stderr
     # What torch says of itself once it runs.
