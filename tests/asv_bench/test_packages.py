@@ -62,18 +62,15 @@ def test_a_missing_package_is_a_sentence(package: str, command: str) -> None:
     assert "Traceback" not in said
 
 
-def test_what_is_missing_of_our_own_is_a_bug() -> None:
-    assert missing_sentence(ModuleNotFoundError("x", name="engine.kv.lost")) is None
-    assert missing_sentence(ModuleNotFoundError("no name")) is None
-    assert missing_sentence(ValueError("x")) is None
-
-
-def test_a_package_is_called_as_it_is_installed() -> None:
+def test_a_package_is_called_as_it_is_installed_and_what_is_missing_of_our_own_is_a_bug() -> None:
     with pytest.raises(Refused, match="pip install numpy_of_nobody"):
         require_packages("sys", "numpy_of_nobody")
     sentence = missing_sentence(ModuleNotFoundError("x", name="pynvml"))
     assert sentence is not None
     assert "nvidia-ml-py" in sentence
+    own = ModuleNotFoundError("x", name="engine.kv.lost")
+    for bug in (own, ModuleNotFoundError("no name"), ValueError("x")):
+        assert missing_sentence(bug) is None
 
 
 @pytest.mark.parametrize("group", ["engine", "fleet", "history", "studies", "transformers"])

@@ -70,9 +70,7 @@ def commits_of(text: str, root: Path) -> list[str]:
     return [commit.hash for commit in OwnSuite(root).in_range(text)][::-1]
 
 
-def test_a_range_is_measured_and_shown(
-    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_range_is_measured_and_shown(toy: ToyProject, capsys: pytest.CaptureFixture[str]) -> None:
     (toy.root / "README.md").write_text("not measured, so it may differ\n")
     measure("HEAD~2..HEAD", rounds=2)
     assert stored(toy) == {toy.commits[1]: (2.0, 2.0), toy.commits[2]: (3.0, 3.0)}
@@ -98,7 +96,7 @@ def test_a_range_is_measured_and_shown(
 
 
 def test_a_reference_is_measured_in_the_same_rounds_and_ratios_are_kept(
-    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    toy: ToyProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measure("HEAD~1..HEAD", rounds=2, reference=toy.commits[1])
     folder = toy.root / "reports" / "asv-sessions"
@@ -163,7 +161,7 @@ def test_single_commits_are_measured_once_each_in_the_same_rounds_on_a_detached_
 
 @pytest.mark.thorough
 def test_a_second_measurement_stands_beside_the_first_and_asvs_pages_show_one(
-    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    toy: ToyProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = toy.root / "reports" / "asv" / "own-toy"
     for rounds in (2, 1):
@@ -236,9 +234,7 @@ def test_a_directory_without_commits_is_refused(tmp_path: Path) -> None:
         commits_of("HEAD", tmp_path)
 
 
-def test_commits_that_cannot_be_measured_are_a_failure(
-    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_that_cannot_be_measured_are_a_failure(toy: ToyProject) -> None:
     toy.git("rm", "--quiet", "-r", "engine")
     toy.commit("no engine")
     with pytest.raises(MeasurementFailed, match="nothing was measured"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,21 +14,29 @@ from asv_bench.cli.commands import build_app
 from asv_bench.errors import Refused
 from asv_bench.subjects.subject_file import SubjectFile, SubjectText
 
-
-def begun(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[SubjectText, str]:
-    monkeypatch.chdir(root)
-    done = CliRunner().invoke(build_app(), ["init"])
-    if isinstance(done.exception, Exception):
-        raise done.exception
-    return SubjectFile.read(root / "kvtrail.toml").content, done.output
+Begun = tuple[SubjectText, str]
 
 
-def test_the_script_that_measures_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Begun]:
+    """What `init` writes at a root, and what it says."""
+
+    def begin(root: Path) -> Begun:
+        monkeypatch.chdir(root)
+        done = CliRunner().invoke(build_app(), ["init"])
+        if isinstance(done.exception, Exception):
+            raise done.exception
+        return SubjectFile.read(root / "kvtrail.toml").content, done.output
+
+    return begin
+
+
+def test_the_script_that_measures_is_found(tmp_path: Path, begun) -> None:
     toy = ToyRepository.make(tmp_path / "my engine")
     (toy.root / "pyproject.toml").touch()
     (toy.root / "asv.conf.json").touch()
     before = toy.git("for-each-ref")
-    content, said = begun(toy.root, monkeypatch)
+    content, said = begun(toy.root)
     assert content.subject.name == "my-engine"
     assert content.subject.measure == "sh bench.sh"
     assert content.subject.pinned == ("bench.sh",)
@@ -37,7 +46,7 @@ def test_the_script_that_measures_is_found(tmp_path: Path, monkeypatch: pytest.M
     assert "each measurement runs `sh bench.sh`, after `python -m pip install" in said
     assert toy.git("for-each-ref") == before
     with pytest.raises(Refused, match="exists already"):
-        begun(toy.root, monkeypatch)
+        begun(toy.root)
 
 
 @pytest.mark.parametrize(
@@ -48,20 +57,18 @@ def test_the_script_that_measures_is_found(tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_an_odd_name_stays_one_word_of_the_shell_and_one_string_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, begun, name: str
 ) -> None:
     toy = ToyRepository.make(tmp_path / f".{name}")
     toy.git("rm", "-q", "bench.sh")
     (toy.root / name).touch()
-    content, _ = begun(toy.root, monkeypatch)
+    content, _ = begun(toy.root)
     script = f"./{name}" if name.startswith("-") else name
     assert shlex.split(content.subject.measure) == ["python", script]
     assert content.subject.pinned == (name,)
 
 
-def test_what_measures_nothing_or_is_of_others_is_no_benchmark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_measures_nothing_or_is_of_others_is_no_benchmark(tmp_path: Path, begun) -> None:
     toy = ToyRepository.make(tmp_path / "toy")
     toy.git("rm", "-q", "bench.sh")
     names = ["bench/__init__.py", "bench/conftest.py", "bench/test_a.py", "bench/setup.py"]
@@ -73,21 +80,19 @@ def test_what_measures_nothing_or_is_of_others_is_no_benchmark(
     (toy.root / "bench_linked.py").symlink_to(toy.root / "z_bench.py")
     (toy.root / ".gitignore").write_text("ignored/\n")
     (toy.root / "asv.conf.json").write_text('{"benchmark_dir": "benchmarks"}')
-    assert begun(toy.root, monkeypatch)[0].subject.measure == "python z_bench.py"
+    assert begun(toy.root)[0].subject.measure == "python z_bench.py"
     (toy.root / "kvtrail.toml").unlink()
     (toy.root / "z_bench.py").rename(toy.root / "bench" / "run.py")
-    assert begun(toy.root, monkeypatch)[0].subject.measure == "python bench/run.py"
+    assert begun(toy.root)[0].subject.measure == "python bench/run.py"
     (toy.root / "kvtrail.toml").unlink()
     (toy.root / "bench" / "run.py").unlink()
-    assert "-c" in begun(toy.root, monkeypatch)[0].subject.measure
+    assert "-c" in begun(toy.root)[0].subject.measure
 
 
-def test_every_commented_table_is_one_that_the_file_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_commented_table_is_one_that_the_file_knows(tmp_path: Path, begun) -> None:
     toy = ToyRepository.make(tmp_path / "toy")
     toy.git("rm", "-q", "bench.sh")
-    begun(toy.root, monkeypatch)
+    begun(toy.root)
     path = toy.root / "kvtrail.toml"
     lines = path.read_text().splitlines()
     start = next(place for place, line in enumerate(lines) if line == "# [metrics.tpot_ms]")
@@ -100,8 +105,6 @@ def test_every_commented_table_is_one_that_the_file_knows(
     assert content.axis.labels == ("4.55.0", "4.56.0", "4.57.0")
 
 
-def test_a_folder_of_no_repository_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_no_repository_is_refused(tmp_path: Path, begun) -> None:
     with pytest.raises(Refused, match="is in no git repository"):
-        begun(tmp_path, monkeypatch)
+        begun(tmp_path)

@@ -232,7 +232,7 @@ def test_the_guard_judges_the_module_that_is_imported(
 
 
 def test_a_commit_without_kernels_skips_even_where_a_namesake_is_installed(
-    environment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    environment: Path, tmp_path: Path
 ) -> None:
     namesake = tmp_path / "site-packages"
     (namesake / "kernels").mkdir(parents=True)

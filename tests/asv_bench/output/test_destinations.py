@@ -138,7 +138,7 @@ def test_folders_of_histories_are_tried_too(
 
 
 def test_a_full_disk_loses_no_record_and_the_command_fails(
-    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     record = Record("scheduler", {})
     record.results["step_ms"] = 1.5

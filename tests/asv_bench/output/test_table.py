@@ -89,11 +89,7 @@ def test_tables_go_to_the_files_that_are_named(
     assert (tmp_path / "t.md").read_text() == TABLE.to_markdown()
     assert (tmp_path / "t.csv").read_text() == to_csv([TABLE])
     assert "1,234.57" in capsys.readouterr().out
-
-
-def test_nothing_else_goes_to_standard_output_where_a_file_does(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    # Nothing else goes to standard output where a file does.
     TableFiles(csv=Path("-")).show(TABLE)
     said = capsys.readouterr()
     assert said.out == to_csv([TABLE])

@@ -356,7 +356,7 @@ PLAIN = {
 
 
 def test_no_secret_is_recorded_and_no_other_variable_left_out(
-    kvtrail, declared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kvtrail, declared, tmp_path: Path
 ) -> None:
     env = {**dict.fromkeys(SECRET_NAMES, "hunter2"), **KNOWN_VALUES, **PLAIN}
     listed = ", ".join(f'{name} = "{value}"' for name, value in env.items())
@@ -374,9 +374,7 @@ def test_no_secret_is_recorded_and_no_other_variable_left_out(
         assert not re.search("hunter2|314159", text)
 
 
-def test_no_secret_of_a_command_line_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_secret_of_a_command_line_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["compare", "a", "b", "--", "sh", "b.sh", "--api-key", "hunter2 3", "A_PASS=hunter2 x"]
     monkeypatch.setattr(sys, "argv", ["kvtrail", *words])
     wanted = [*words[:-2], "***", "A_PASS=*** x"]
