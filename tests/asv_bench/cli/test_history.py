@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from stored_figures import figure_of
 from toy_project import ToyProject, git, make_project
 
 from asv_bench.cli import history as history_module
@@ -17,7 +18,7 @@ from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Commit
 from asv_bench.history import kept_lives
-from asv_bench.history.asv_results import Figure, Series, dates_of, read_results
+from asv_bench.history.asv_results import Figure, dates_of, read_results
 from asv_bench.history.histories import Histories
 from asv_bench.history.history_session import HistorySession
 from asv_bench.history.sessions import read_ratios
@@ -248,13 +249,6 @@ def test_steps_are_evenly_spaced_and_keep_the_ends() -> None:
     assert every_nth(commits, None) == commits
     with pytest.raises(Refused, match="at least 2"):
         every_nth(commits, 1)
-
-
-def figure_of(
-    commit: str, committed: int, name: str, params: dict[str, str], value: float
-) -> Figure:
-    series = Series(name, tuple(params.items()))
-    return Figure(series, "seconds", "own-toy", commit, committed, (value,), 0)
 
 
 TINY = {"model": "gpt2-tiny"}

@@ -6,11 +6,13 @@ import io
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from stored_figures import figure_of as stored_figure
 from stored_figures import store_results
 
 from asv_bench.history.asv_results import Figure, Series, differing, read_results
@@ -163,10 +165,7 @@ def text_of(row: FigureRow, key: str) -> str:
     return column.show(row.figures[key].value)
 
 
-def figure_of(benchmark: str, params: dict[str, str], *samples: float) -> Figure:
-    return Figure(
-        Series(benchmark, tuple(params.items())), "seconds", "own-toy", "a" * 40, 0, samples, 0
-    )
+figure_of = partial(stored_figure, "a" * 40, 0)
 
 
 def test_figures_of_one_workload_share_a_row() -> None:

@@ -149,7 +149,7 @@ def test_quiet_pairs_measured_together_split_the_range() -> None:
     assert np.diff([0, *sorted(pending), 63]).min() >= 8
 
 
-def test_a_commit_that_cannot_be_measured_is_not_asked_for() -> None:
+def test_a_commit_that_cannot_be_measured_is_not_asked_for_and_a_single_candidate_is() -> None:
     curve = LevelCurve(16, MARGIN)
     curve.observe(REFERENCE, 15, quiet_ratios(0.03))
     for commit in range(4, 12):
@@ -157,9 +157,6 @@ def test_a_commit_that_cannot_be_measured_is_not_asked_for() -> None:
     assert curve.most_informative() in (3, 12)
     assert curve.measurable() == [0, 1, 2, 3, 12, 13, 14, 15]
     assert curve.nearest(6) == 3
-
-
-def test_a_single_candidate_can_still_be_asked() -> None:
     curve = LevelCurve(1, MARGIN)
     assert curve.most_informative() == 0
     curve.observe(REFERENCE, 0, quiet_ratios(0.03, 16))
