@@ -85,8 +85,9 @@ def test_each_commit_is_measured_with_its_own_engine_by_todays_ruler(measured: T
 
 def test_each_sample_is_of_a_process_of_its_own_with_one_thread(measured: ToyProject) -> None:
     assert {one.samples for one in figures(measured, "threads").values()} == {(1.0, 1.0)}
-    processes = [one.samples for one in figures(measured, "process").values()]
-    assert len({sample for samples in processes for sample in samples}) == 4
+    of_commits = [one.samples for one in figures(measured, "process").values()]
+    processes = [sample for samples in of_commits for sample in samples]
+    assert len(processes) == len(set(processes)) == 4
 
 
 @pytest.mark.thorough
