@@ -15,6 +15,8 @@ from asv_bench.errors import Refused
 from asv_bench.packages import missing_package, missing_sentence, require_packages
 
 ROOT = Path(__file__).resolve().parents[2]
+# Some of its commands lock the checkout: one at a time.
+pytestmark = pytest.mark.xdist_group("commands in the checkout")
 
 RUNNER = """
 import importlib.abc, runpy, sys
