@@ -19,8 +19,13 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Mapping
 from typing import Any, NoReturn
+
+_READ_AT_START = ("LD_", "MALLOC_", "GLIBC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_")
+"""Of variables that a process reads once: one that is forked has read those of this Python."""
 
 supervise = importlib.import_module("launcher").supervise
 # The script's folder holds parts of the ruler, which no life may find.
@@ -36,6 +41,7 @@ def main() -> None:
     # Collections of garbage in lives then leave alone what is shared.
     gc.collect()
     gc.freeze()
+    begun = time.time()
     # Nobody waits for what is forked here.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -43,10 +49,10 @@ def main() -> None:
         if not descriptors:
             return
         # Threads are not forked, but the locks that they hold are.
-        is_alone = len(os.listdir("/proc/self/task")) == 1
+        can_fork = len(os.listdir("/proc/self/task")) == 1 and not _is_changed(begun)
         if os.fork() == 0:
             control.close()
-            _supervise(*descriptors, is_alone=is_alone)
+            _supervise(*descriptors, can_fork=can_fork)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -60,7 +66,7 @@ def _share(name: str) -> None:
             getattr(imported, function)()
 
 
-def _supervise(asked: int, said: int, report: int, control: int, *, is_alone: bool) -> NoReturn:
+def _supervise(asked: int, said: int, report: int, control: int, *, can_fork: bool) -> NoReturn:
     """Be what `launcher` is, for a fork of this process."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgid(0, 0)
@@ -75,7 +81,7 @@ def _supervise(asked: int, said: int, report: int, control: int, *, is_alone: bo
         if process == 0:
             for descriptor in (report, control):
                 os.close(descriptor)
-            _live(life, can_fork=is_alone)
+            _live(life, can_fork=can_fork)
         return process
 
     os.write(report, b"%d\n" % os.getpid())
@@ -92,6 +98,7 @@ def _live(life: dict[str, Any], *, can_fork: bool) -> NoReturn:
     code = 1
     try:
         os.chdir(life["folder"])
+        can_fork = can_fork and _read_at_start(os.environ) == _read_at_start(variables)
         os.environ.clear()
         os.environ.update(variables)
         is_module = life["is_module"]
@@ -126,6 +133,19 @@ def _code(said: object) -> int:
         return (said or 0) & 0xFF
     print(said, file=sys.stderr)
     return 1
+
+
+def _read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in variables.items()
+        if name.startswith(_READ_AT_START) and name != "PYTHONPATH"
+    }
+
+
+def _is_changed(since: float) -> bool:
+    """Whether something was installed since, such as by the setup of another label."""
+    return any(os.path.isdir(one) and os.stat(one).st_mtime > since for one in sys.path)
 
 
 def _is_like_scratch(own: list[str]) -> bool:

@@ -155,6 +155,28 @@ def test_what_a_fork_would_not_survive_makes_it_a_process_from_scratch(
     assert said == ["harmless", ""]
 
 
+def test_what_a_python_reads_at_its_start_and_what_is_installed_later_is_the_lifes_own(
+    processes: Processes, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "version.py").write_text("VERSION = 1\n")
+    script = tmp_path / "life" / "script.py"
+    script.parent.mkdir()
+    script.write_text("import sys, version\nprint(version.VERSION, sys.flags.optimize)\n")
+
+    def said(**more: str) -> str:
+        job = life_of(script, preload=["version"], PYTHONPATH=str(site), **more)
+        return processes.run(job, 60).said
+
+    assert [said(), said(PYTHONOPTIMIZE="1")] == ["1 0\n", "1 1\n"]
+    # As a setup does that installs another version where all commits find it.
+    time.sleep(0.02)
+    (site / "version.py").unlink()
+    (site / "version.py").write_text("VERSION = 10\n")
+    assert said() == "10 0\n"
+
+
 def test_the_ends_of_forks_are_told_as_they_are(processes: Processes, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
