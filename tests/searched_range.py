@@ -9,7 +9,8 @@ from asv_bench.bisect.finding import Finding, Probe
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
 from asv_bench.measure.samples import Pair
-from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
+from asv_bench.subjects.subject import Metric
+from tests.simulations.commits import SIMULATED, SimulatedCommits
 from tests.simulations.noise import Noise
 
 GOOD = "good"
@@ -55,13 +56,12 @@ def search(
     steps: Mapping[int, float],
     noise: Noise = QUIET,
     machine: SimulatedCommits | None = None,
+    metric: Metric = SIMULATED,
     **options,
 ) -> tuple[Finding, list[Probe], dict[str, list[tuple[str, str]]]]:
     parts = Parts(machine or SimulatedCommits(times(steps), noise, 1))
     probes: list[Probe] = []
-    finding = Search(
-        parts, GOOD, COMMITS, SIMULATED_BENCHMARK, on_probe=probes.append, **options
-    ).run()
+    finding = Search(parts, GOOD, COMMITS, metric, on_probe=probes.append, **options).run()
     return finding, probes, parts.asked
 
 

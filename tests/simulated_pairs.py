@@ -1,4 +1,4 @@
-"""A source of pairs without processes: tests say what a pair measures, and see what was asked."""
+"""Sources without processes: tests say what a pair measures, and see what was asked."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from asv_bench.measure.samples import (
     Reading,
     SampleFailed,
 )
+from asv_bench.subjects.subject import Metric
+from tests.simulations.rounds_of_pairs import RoundsOfPairs
 
 BASE, HEAD = "b" * 40, "c" * 40
 FIRST_LOOK = 6
@@ -43,6 +45,11 @@ def pair_of(
     )
 
 
+def seconds(*names: str, margin: float | None = None) -> list[Metric]:
+    """Metrics of these names."""
+    return [Metric(name, "seconds", margin=margin) for name in names]
+
+
 @dataclass(frozen=True)
 class Asked:
     """One call of `pair`."""
@@ -53,7 +60,7 @@ class Asked:
 
 
 @dataclass
-class ScriptedPairs:
+class ScriptedPairs(RoundsOfPairs):
     """Gives log-ratios by a function of benchmark and pair number; such a function may raise."""
 
     ratio: Callable[[str, int], float]

@@ -29,10 +29,10 @@ from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import GitError
-from asv_bench.measure.rounds import named
-from asv_bench.measure.samples import CommitUnusable, Pair, PairSource
+from asv_bench.measure.rounds import Design, Roles, two_cells
+from asv_bench.measure.samples import CommitUnusable, Pair, RoundSource
 from asv_bench.stats.share import Share, share_of
-from asv_bench.subjects.three_cells import Roles
+from asv_bench.subjects.subject import Metric
 
 ROLES = Roles("base", "whole", "files")
 OnPair = Callable[[str, Headway, Mapping[str, Pair]], None]
@@ -43,45 +43,40 @@ Changes = tuple[int, ...]
 class FileSearch:
     """The search for the changes of a commit that make its effect.
 
-    `source_of` gives what measures pairs, for a part of the search by its name; each part has pairs
-    of its own. `rounds_of` is the same for rounds of a base, the whole change and a part of it.
-    `commit_of` makes the parent with changes made that are given by number, and returns its full
-    hash.
+    `source_of` gives what measures rounds, for a part of the search by its name; each part has
+    rounds of its own. `commit_of` makes the parent with changes made that are given by number, and
+    returns its full hash.
 
     Of `count` changes the first `likely` are tried before all others; None: all are alike. `pool`
     has differences within one commit that this machine showed before (`judging.within_commit`).
-    Answers are worded by `unit`, which the benchmark's figures have. `on_pair` is told of every
-    pair, `on_try` of every part that was compared or could not be.
+    `on_pair` is told of every pair, `on_try` of every part that was compared or could not be.
     """
 
     def __init__(
         self,
-        source_of: Callable[[str], PairSource],
-        rounds_of: Callable[[str], PairSource],
+        source_of: Callable[[str], RoundSource],
         commit_of: Callable[[Changes], str],
         parent: str,
         whole: str,
         count: int,
-        benchmark: str,
+        metric: Metric,
         *,
         likely: int | None = None,
         direction: Direction = Direction.REGRESSION,
         plan: SearchPlan | None = None,
         pool: Sequence[float] = (),
-        unit: str = "",
         on_pair: OnPair = lambda doing, now, pairs: None,
         on_try: Callable[[FileTry], None] = lambda tried: None,
     ) -> None:
-        self._source_of, self._rounds_of = source_of, rounds_of
+        self._source_of = source_of
         self._commit_of = commit_of
         self._parent, self._whole = parent, whole
         self._all: Changes = tuple(range(count))
         self._likely = count if likely is None else likely
-        self._benchmark = benchmark
+        self._metric = metric
         self._direction = direction
         self._plan = plan or SearchPlan()
-        self._pools = {benchmark: pool} if pool else {}
-        self._unit = unit
+        self._pool = pool
         self._on_pair, self._on_try = on_pair, on_try
         self._tries: dict[tuple[Changes, Changes], FileTry] = {}
         self._pairs = 0
@@ -199,37 +194,32 @@ class FileSearch:
         return FileTry(before, changes, commit, compared)
 
     def _compare(self, part: str, base: str, head: str, alpha: float) -> Comparison:
+        comparison = self._comparison(two_cells(base, head), alpha)
+        [compared] = self._run(comparison, part)
+        return compared
+
+    def _comparison(self, design: Design, alpha: float) -> CommitComparison:
+        plan = replace(self._plan.comparison, alpha=alpha)
+        names = design.named([self._metric])
+        pools = dict.fromkeys(names, self._pool) if self._pool else {}
+        return CommitComparison(design, [self._metric], plan, pools)
+
+    def _run(self, comparison: CommitComparison, part: str) -> list[Comparison]:
         def on_pair(now: Headway, pairs: Mapping[str, Pair]) -> None:
             self._pairs += part == "parts"
             self._on_pair(part, now, pairs)
 
-        plan = replace(self._plan.comparison, alpha=alpha)
-        comparison = CommitComparison(
-            base, head, [self._benchmark], plan, self._pools, units={self._benchmark: self._unit}
-        )
-        [compared] = comparison.run(self._source_of(part), on_pair)
-        return compared
+        return comparison.run(self._source_of(part), on_pair)
 
     def _confirm(self, changes: Changes, before: Changes, number: int) -> Guilty:
-        part = f"confirmation {number}"
-        names = [named(self._benchmark, contrast) for contrast in ROLES.contrasts]
-        plan = self._plan.comparison
-        plan = replace(plan, alpha=plan.alpha / 2**number)
-        comparison = CommitComparison(
-            self._commit_of(before),
-            self._commit_of(tuple(sorted((*before, *changes)))),
-            names,
-            plan,
-            {name: pool for name in names for pool in self._pools.values()},
-            units=dict.fromkeys(names, self._unit),
-        )
-        rounds = self._rounds_of(part)
-        whole, files, rest = comparison.run(
-            rounds, lambda now, pairs: self._on_pair(part, now, pairs)
-        )
-        share = self._share(*(comparison.kept_pairs(one.benchmark) for one in (whole, files)))
-        is_confirmed = files.verdict is self._direction.verdict
-        return Guilty(before, changes, files, rest, share, is_confirmed, plan.alpha)
+        alpha = self._plan.comparison.alpha / 2**number
+        files = self._commit_of(tuple(sorted((*before, *changes))))
+        design = ROLES.design(self._commit_of(before), self._whole, files)
+        comparison = self._comparison(design, alpha)
+        whole, of_files, rest = self._run(comparison, f"confirmation {number}")
+        share = self._share(*(comparison.kept_pairs(one.benchmark) for one in (whole, of_files)))
+        is_confirmed = of_files.verdict is self._direction.verdict
+        return Guilty(before, changes, of_files, rest, share, is_confirmed, alpha)
 
     def _share(self, whole: Sequence[Pair], files: Sequence[Pair]) -> Share | None:
         """How much of what the whole does the files do, in the rounds that tell of both."""

@@ -11,13 +11,15 @@ from asv_bench.bisect.answer import SUSPECT, Searched, answer, most_suspect
 from asv_bench.bisect.finding import ComparedGap, Direction, Finding, Guess, Probe, Stage
 from asv_bench.bisect.plan import MOST_CONFIRMATIONS, SearchPlan
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
-from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
-from asv_bench.measure.samples import CommitUnusable, Pair, PairSource, SampleFailed
+from asv_bench.measure.rounds import two_cells
+from asv_bench.measure.samples import CommitUnusable, Pair, Round, RoundSource, SampleFailed
+from asv_bench.measure.schedule import RoundRequest, Schedule
 from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
+from asv_bench.subjects.subject import Metric
 
-SourceOf = Callable[[str], PairSource]
+SourceOf = Callable[[str], RoundSource]
 """Gives the source for a part of the search. Each part measures pairs of its own, which no other
 part is given."""
 OnProbe = Callable[[Probe], None]
@@ -41,8 +43,7 @@ class Search:
 
     `good` is the full hash of the commit before the `candidates`, which are full hashes, oldest
     first; the last is the bad end. `pool` has differences within one commit that this machine
-    showed before (`judging.within_commit`). Answers are worded by `unit`, which the benchmark's
-    figures have. `on_probe` is told of every pair.
+    showed before (`judging.within_commit`). `on_probe` is told of every pair.
     """
 
     def __init__(
@@ -50,22 +51,20 @@ class Search:
         source_of: SourceOf,
         good: str,
         candidates: Sequence[str],
-        benchmark: str,
+        metric: Metric,
         *,
         direction: Direction = Direction.REGRESSION,
         plan: SearchPlan | None = None,
         pool: Sequence[float] = (),
-        unit: str = "",
         on_probe: OnProbe = lambda probe: None,
     ) -> None:
         self._source_of = source_of
         self._good = good
         self._candidates = tuple(candidates)
-        self._benchmark = benchmark
+        self._metric, self._benchmark = metric, metric.name
         self._direction = direction
         self._plan = plan or SearchPlan()
-        self._pools = {benchmark: pool} if pool else {}
-        self._unit = unit
+        self._pools = {metric.name: pool} if pool else {}
         self._on_probe = on_probe
         self._margin = math.log1p(self._plan.comparison.margin)
         self._curve = LevelCurve(len(self._candidates), self._margin)
@@ -143,9 +142,9 @@ class Search:
             self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
 
         plan = replace(self._plan.comparison, alpha=alpha)
-        comparison = CommitComparison(base, head, [self._benchmark], plan, self._pools)
+        comparison = CommitComparison(two_cells(base, head), [self._metric], plan, self._pools)
         [compared] = comparison.run(self._source_of(part), on_pair)
-        return replace(compared, unit=self._unit)
+        return compared
 
     def _confirm(self, gap: Gap, share: int) -> None:
         """Compare the newest commit of a gap with the one before it; they share the error."""
@@ -160,16 +159,17 @@ class Search:
         self._suspicions[gap.commits] = ComparedGap(gap, comparison, comparison.verdict is expected)
 
     def _probe_until_settled(self, places: Sequence[int]) -> None:
-        def next_pair(running: Sequence[PairRequest]) -> PairRequest | None:
+        def next_round(running: Sequence[RoundRequest]) -> RoundRequest | None:
             if self._pairs + len(running) >= self._plan.most_pairs:
                 return None
-            pending = [self._candidates.index(request.head) for request in running]
+            pending = [self._candidates.index(request.design.cells[1]) for request in running]
             commit = self._next_commit(pending, places)
             if commit is None:
                 return None
-            return PairRequest(self._good, self._candidates[commit], (self._benchmark,))
+            design = two_cells(self._good, self._candidates[commit])
+            return RoundRequest(design, (self._benchmark,))
 
-        PairPool(self._source_of("search")).measure(next_pair, self._take)
+        Schedule(self._source_of("search")).measure(next_round, self._take)
 
     def _next_commit(self, pending: Sequence[int], places: Sequence[int]) -> int | None:
         """The commit to measure; None where nothing is suspect any more."""
@@ -219,12 +219,12 @@ class Search:
             return not self._is_located(gap)
         return suspicion.is_confirmed and gap.probability < LASTING
 
-    def _take(self, request: PairRequest, future: Future[Mapping[str, Pair]]) -> None:
-        commit = request.head
+    def _take(self, request: RoundRequest, future: Future[Round]) -> None:
+        _, commit = request.design.cells
         index = self._candidates.index(commit)
         self._pairs += 1
         try:
-            pair = future.result()[self._benchmark]
+            [pair] = request.design.pairs([self._metric], future.result()).values()
         except CommitUnusable as error:
             if error.commit != commit:
                 raise

@@ -25,7 +25,8 @@ from asv_bench.session.options import (
     parent_of,
     say_unmeasured,
 )
-from asv_bench.subjects.subject import Metric, Subject
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.subject import Metric
 
 
 @grouped
@@ -137,7 +138,7 @@ def bisect(
     ).answer()
 
 
-def _one_metric(subject: Subject, pattern: str | None) -> Metric:
+def _one_metric(subject: DeclaredSubject, pattern: str | None) -> Metric:
     if len(subject.metrics) > 1:
         shown = ", ".join(metric.name for metric in subject.metrics[:6])
         said = "" if pattern is None else f" {pattern!r}"

@@ -154,7 +154,7 @@ def ground_of(subject: DeclaredSubject, commit: Commit) -> Iterator[Ground]:
             yield EngineGround(source, clone)
 
 
-class Calibrating(Session[DeclaredSubject]):
+class Calibrating(Session):
     """Trials of a commit with itself and with slowdowns, from the first to the record."""
 
     def __init__(
@@ -205,7 +205,7 @@ class Calibrating(Session[DeclaredSubject]):
         # A machine for kvtrail's own engine has been chosen for it; users measure where they are.
         must_find, shown = isinstance(self._subject, OwnSuite), (self._record, self._console)
         self._trials = Trials(
-            self._subject.metrics, self._plan, self._noise, self._kept, *shown, must_find=must_find
+            self._subject.metrics, self._plan, self._noise, self._log, *shown, must_find=must_find
         )
         try:
             self._trials.run(source, self._null, self._effects)

@@ -15,7 +15,6 @@ import typer
 from asv_bench.cli.report import branch_to_show
 from asv_bench.compare.comparison import Headway
 from asv_bench.compare.confirmation import Standing, Suspicion, confirm
-from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import NothingSelected, Refused
@@ -28,7 +27,8 @@ from asv_bench.history.histories import Histories
 from asv_bench.history.kept_answers import ANSWERS, keep_answers
 from asv_bench.history.stored_changes import StoredChanges, is_of, stored_changes
 from asv_bench.history.triage import Triaged, change_table, suspicions_of, triage
-from asv_bench.measure.samples import Pair, PairSource
+from asv_bench.measure.log import Logged
+from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
@@ -36,7 +36,6 @@ from asv_bench.output.record import require_places
 from asv_bench.output.table_files import TableFiles
 from asv_bench.packages import require_packages
 from asv_bench.process.machine import machine_facts
-from asv_bench.session.comparing import margins_of
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
@@ -50,7 +49,7 @@ from asv_bench.session.session import Session
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 
-SourceOf: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[PairSource]]
+SourceOf: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[RoundSource]]
 INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
 
 
@@ -126,7 +125,7 @@ def _tip(histories: Histories, branch: str | None) -> str:
     return branch
 
 
-class Confirming(Session[DeclaredSubject]):
+class Confirming(Session):
     """Which changes of stored histories stand, once the commits around them are compared.
 
     At most so many are compared, of those that were measured on a machine like this one.
@@ -213,15 +212,14 @@ class Confirming(Session[DeclaredSubject]):
             bar.show(len(self._record.samples))
 
         @contextlib.contextmanager
-        def kept_or_new(benchmarks: Sequence[str]) -> Iterator[PairSource]:
+        def kept_or_new(benchmarks: Sequence[str]) -> Iterator[RoundSource]:
             with source(benchmarks) as pairs:
-                yield KeptPairs(pairs, self._kept, "changes")
+                yield Logged(pairs, self._log, "changes")
 
         plan = ComparisonPlan().with_margin(self._how.margin / 100)
         with Progress(self._console, "comparing", unit="pairs") as bar:
-            answers = confirm(
-                self._left(), kept_or_new, on_pair, plan, margins_of(self._subject), self._noise
-            )
+            metrics = {metric.name: metric for metric in self._subject.metrics}
+            answers = confirm(self._left(), metrics, kept_or_new, on_pair, plan, self._noise)
         self._answers |= answers.by_suspicion
         self._is_interrupted = answers.is_interrupted
         if self._is_interrupted:

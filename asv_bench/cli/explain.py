@@ -99,7 +99,7 @@ def _compared(
     return comparing.show(code, None)
 
 
-class Explaining(Session[DeclaredSubject]):
+class Explaining(Session):
     """One explanation from its first look to its record.
 
     `ends` are what the user calls base and head, and what they are; `options` name the subject.

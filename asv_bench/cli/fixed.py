@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.repository import Commit
-from asv_bench.measure.rounds import named
+from asv_bench.measure.rounds import Roles, named
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import ExitCode
@@ -32,7 +33,6 @@ from asv_bench.session.options import (
     parent_of,
 )
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.three_cells import Roles, ThreeCells
 
 ROLES = Roles("parent", "culprit", "head")
 NAMES = 3
@@ -103,17 +103,25 @@ class Fixing(Comparing):
         is_alone: bool = False,  # whether the culprit alone was named
     ) -> None:
         self._is_alone = is_alone
-        self._three = _, culprit, head = [commit for _, commit in three]
-        self._metrics = [metric.name for metric in subject.metrics]
+        self._three = [commit for _, commit in three]
+        hashes = parent, culprit, head = [commit.hash for commit in self._three]
         # Whether the head cannot have mended anything. Then the culprit alone is in question.
-        self._is_unmended = not how.anyway and subject.are_same(culprit.hash, head.hash)
-        cells = ThreeCells(subject, culprit, ROLES, is_head=self._is_unmended)
-        super().__init__(cells, three, plan, files, how, hosts, command="fixed")
+        self._is_unmended = not how.anyway and subject.are_same(culprit, head)
+        design = ROLES.first_step(parent, culprit) if self._is_unmended else ROLES.design(*hashes)
+        super().__init__(subject, three, plan, files, how, hosts, command="fixed", design=design)
         self._units = {
             named(metric.name, contrast): metric.unit
             for metric in subject.metrics
             for contrast in ROLES.contrasts
         }
+
+    def sentence(self) -> str:
+        """See `Session`."""
+        return f"{super().sentence()}, of all {len(self._design.cells)} in every round"
+
+    def described(self) -> dict[str, Any]:
+        """See `Session`."""
+        return {**super().described(), ROLES.between: self._three[1].to_json()}
 
     def known(self) -> ExitCode | None:
         """See `Session`: culprit or head is the same as the parent.
@@ -126,39 +134,31 @@ class Fixing(Comparing):
             for contrast, (base, head) in ends.items()
             if self._subject.are_same(base.hash, head.hash)
         ]
-        if self._how.anyway or not {ROLES.first_step, ROLES.whole_way} & set(same):
+        if self._how.anyway or not set(ROLES.contrasts[:2]) & set(same):
             if not self._is_unmended and len({commit.hash for commit in self._three}) < NAMES:
                 raise Refused("--anyway measures three commits, and two of these are the same one.")
             return None
         self._print_commits()
-        for metric in self._metrics:
+        for metric in self._subject.metrics:
             for contrast, (base, head) in ends.items():
-                name = named(metric, contrast)
+                name = named(metric.name, contrast)
                 unmeasured = Comparison(name, base.hash, head.hash, Verdict.NOT_MEASURED)
                 known = Comparison.of_same(name, base.hash, head.hash)
                 self.comparisons.append(known if contrast in same else unmeasured)
         return self.code()
 
     def judged(self, measured: list[Comparison]) -> list[Comparison]:
-        """See `Comparing`."""
-        by_name = {entry.benchmark: entry for entry in measured}
-        return [
-            self._of_contrast(named(metric, contrast), by_name, base.hash, head.hash)
-            for metric in self._metrics
-            for contrast, (base, head) in self._ends_of_contrasts().items()
-        ]
-
-    def _of_contrast(
-        self, name: str, measured: Mapping[str, Comparison], base: str, head: str
-    ) -> Comparison:
-        """The answer for a contrast; of a head that is the culprit's, only one was measured."""
-        if name in measured:
-            return replace(measured[name], base=base, head=head)
-        metric, _, contrast = name.rpartition(" ")
-        if contrast == ROLES.second_step:
-            return Comparison.of_same(name, base, head)
-        step = measured[named(metric, ROLES.first_step)]
-        return replace(step, benchmark=name, base=base, head=head)
+        """See `Comparing`: of a head that is the culprit's, only one contrast was measured."""
+        if not self._is_unmended:
+            return measured
+        _, way, back = ROLES.contrasts
+        _, culprit, head = (commit.hash for commit in self._three)
+        found = []
+        for metric, first in zip(self._subject.metrics, measured, strict=True):
+            name = named(metric.name, back)
+            whole = replace(first, benchmark=named(metric.name, way), head=head)
+            found += [first, whole, Comparison.of_same(name, culprit, head)]
+        return found
 
     def code(self) -> ExitCode:
         """The exit code that the answers call for."""
@@ -177,11 +177,11 @@ class Fixing(Comparing):
     def repairs(self) -> list[Repair]:
         """The answer for each metric."""
         by_name = {entry.benchmark: entry for entry in self.comparisons}
-        pairs = {name: self._comparison.kept_pairs(name) for name in self._names}
+        pairs = {name: self._comparison.kept_pairs(name) for name in self._metric_of}
         found = []
-        for metric in self._metrics:
-            step, way, back = (by_name[named(metric, one)] for one in ROLES.contrasts)
-            found.append(repair_of(metric, (step, way, back), pairs, self._plan.confidence))
+        for name in (metric.name for metric in self._subject.metrics):
+            step, way, back = (by_name[named(name, one)] for one in ROLES.contrasts)
+            found.append(repair_of(name, (step, way, back), pairs, self._plan.confidence))
         return found
 
     def heading(self) -> str:
@@ -215,6 +215,5 @@ class Fixing(Comparing):
         return dict(zip(roles, self._three, strict=True))
 
     def _ends_of_contrasts(self) -> dict[str, tuple[Commit, Commit]]:
-        parent, culprit, head = self._three
-        ends = ((parent, culprit), (parent, head), (culprit, head))
-        return dict(zip(ROLES.contrasts, ends, strict=True))
+        # The first step, the whole way, the second step.
+        return dict(zip(ROLES.contrasts, combinations(self._three, 2), strict=True))

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.compare.kept_pairs import conditions
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.fleet.fleet import Fleet
 from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.history.life_rounds import LifeRounds
+from asv_bench.measure.log import conditions
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
@@ -141,7 +141,7 @@ def peers(
             record.notes += absent
             look_around(record, files.console, subject, fleet, require_quiet=require_quiet)
             meaning = {"engines": engines, "fixed": subject.fixed, **conditions(record)}
-            kept = KeptRounds.of_settings({**settings, **meaning}, "peers", "rounds")
+            kept = KeptRounds.of_settings({**settings, **meaning}, "peers", noun="rounds")
             print_sentences(files.console, kept.sentences())
             path = files.record or record.default_path()
             try:
@@ -150,7 +150,7 @@ def peers(
                     write_task(one, engines, windows)
                 lives = len(engines) * rounds * len(contests)
                 with Progress(files.console, "peers", lives, "lives") as bar:
-                    numbers = count(len(kept.lives) * len(engines))
+                    numbers = count(kept.count * len(engines))
                     own = PeerRounds(
                         source, subject, contests, lambda what: bar.show(next(numbers), what)
                     )
@@ -162,7 +162,7 @@ def peers(
             except KeyboardInterrupt as error:
                 notes.append("The run was interrupted before its end.")
                 raise Interrupted(
-                    f"{len(kept.lives)} of {rounds * len(groups)} rounds are kept. The same "
+                    f"{kept.count} of {rounds * len(groups)} rounds are kept. The same "
                     f"command goes on with them: {command_line()}"
                 ) from error
             finally:
@@ -176,7 +176,7 @@ def peers(
                     record.write(path)
     record.notes += subject.remarks
     record.write(path)
-    kept.remove()
+    kept.finish()
     title = record.title(", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows)))
     if rows:
         files.show(speed_table(rows, title), rest_table(rows))

@@ -1,4 +1,4 @@
-"""Comparing two commits: pairs in ABBA order, looks as planned, an answer for each benchmark."""
+"""Comparing by rounds: looks as planned, and an answer for each contrast of each metric."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from asv_bench.compare.judging import Evidence, judge, weigh, why_open
-from asv_bench.compare.pair_pool import PairPool, PairRequest
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import short
-from asv_bench.measure.samples import Absence, CommitUnusable, Pair, PairSource, SampleFailed
+from asv_bench.measure.rounds import Design
+from asv_bench.measure.samples import (
+    Absence,
+    CommitUnusable,
+    Pair,
+    Round,
+    RoundSource,
+    SampleFailed,
+)
+from asv_bench.measure.schedule import RoundRequest, Schedule
+from asv_bench.subjects.subject import Metric
 
 MOST_FAILURES = 3
 """Failed processes of a commit that can be measured, after which its benchmarks are given up."""
@@ -95,54 +104,55 @@ def _inverse(effect: float) -> float:
 
 
 class CommitComparison:
-    """Two commits, given by full hashes, on their way to an answer for each benchmark.
+    """The cells of a design on their way to an answer for each contrast of each metric.
 
-    An effect is the change of the figure itself, head / base - 1. `pools` holds, by benchmark,
+    A benchmark here is a contrast of a metric (`rounds.named`); of two commits it is the metric. An
+    effect is the change of the figure itself, head / base - 1. `pools` holds, by benchmark,
     differences within one commit that this machine showed before (`judging.within_commit`): with
-    them three pairs can be enough. `margins` are those of benchmarks whose margin is not the
-    plan's, `units` what answers are worded by.
+    them three pairs can be enough.
     """
 
     def __init__(
         self,
-        base: str,
-        head: str,
-        benchmarks: Sequence[str],
+        design: Design,
+        metrics: Sequence[Metric],
         plan: ComparisonPlan | None = None,
         pools: Mapping[str, Sequence[float]] | None = None,
-        margins: Mapping[str, float] | None = None,
-        units: Mapping[str, str] | None = None,
     ) -> None:
-        self._base, self._head = base, head
+        self._design = design
+        self._metrics = {metric.name: metric for metric in metrics}
+        self._metric_of = design.named(metrics)
         self._plan = plan or ComparisonPlan()
-        self._cases = {name: _Case() for name in benchmarks}
+        self._cases = {name: _Case() for name in self._metric_of}
         self._measured = 0
         self._pools = pools or {}
-        self._margins = margins or {}
-        self._units = units or {}
+        self._margins = {
+            name: metric.margin
+            for name, metric in self._metric_of.items()
+            if metric.margin is not None
+        }
         self._next_look = self._plan.looks[0].pairs
         self._on_pair: OnPair | None = None
 
-    def run(self, source: PairSource, on_pair: OnPair | None = None) -> list[Comparison]:
+    def run(self, source: RoundSource, on_pair: OnPair | None = None) -> list[Comparison]:
         """Measure until every benchmark has a clear answer or the plan's cap is reached.
 
-        The answers are in the order of the benchmarks. Pairs that the source discards are replaced.
-        A benchmark with a clear answer is measured no further. `on_pair` is told of every pair.
-        Raises CommitUnusable if one of the commits cannot be measured.
+        The answers are in the order of the metrics. Pairs that are discarded are replaced. A metric
+        all of whose contrasts have a clear answer is measured no further. `on_pair` is told of
+        every round. Raises CommitUnusable if one of the cells cannot be measured.
         """
         self._on_pair = on_pair
-        pool = PairPool(source)
-        absences = pool.prepare((self._base, self._head))
-        for commit in (self._base, self._head):
-            for name, absence in absences[commit].items():
-                self._leave_out(name, commit, absence)
+        schedule = Schedule(source)
+        for cell, absences in schedule.prepare(self._design.cells).items():
+            for metric, absence in absences.items():
+                self._leave_out(metric, cell, absence)
         for number, look in enumerate(self._plan.looks):
             if not self._open():
                 break
             if look.test is Criterion.POOLED and not any(map(self._pools.get, self._open())):
                 continue
             self._next_look = look.pairs
-            pool.measure(self._next_pair, self._take)
+            schedule.measure(self._next_round, self._take)
             self._look(number, look)
         return [case.answer for case in self._cases.values() if case.answer is not None]
 
@@ -165,12 +175,14 @@ class CommitComparison:
         found = [pair for case in self._cases.values() for pair in (*case.kept, *case.discarded)]
         return sorted(found, key=lambda pair: min(pair.base.started_at, pair.head.started_at))
 
-    def _leave_out(self, name: str, commit: str, absence: Absence) -> None:
-        case = self._cases.get(name)
-        if case is not None and case.answer is None:
-            verdict = Verdict.FAILED if absence.has_failed else Verdict.NOT_MEASURED
-            reason = f"commit {short(commit)}: {absence.reason}"
-            self._close(name, (), verdict, reason)
+    def _leave_out(self, metric: str, cell: str, absence: Absence) -> None:
+        verdict = Verdict.FAILED if absence.has_failed else Verdict.NOT_MEASURED
+        for name in self._contrasts_of(metric):
+            if self._cases[name].answer is None:
+                self._close(name, (), verdict, f"commit {short(cell)}: {absence.reason}")
+
+    def _contrasts_of(self, metric: str) -> list[str]:
+        return [name for name, of in self._metric_of.items() if of.name == metric]
 
     def _open(self) -> list[str]:
         return [name for name, case in self._cases.items() if case.answer is None]
@@ -184,18 +196,22 @@ class CommitComparison:
                 lacks = max(lacks, wanted - len(case.kept))
         return lacks
 
-    def _next_pair(self, running: Sequence[PairRequest]) -> PairRequest | None:
+    def _next_round(self, running: Sequence[RoundRequest]) -> RoundRequest | None:
         if len(running) >= self._missing(self._next_look):
             return None
-        return PairRequest(self._base, self._head, tuple(self._open()))
+        metrics = dict.fromkeys(self._metric_of[name].name for name in self._open())
+        return RoundRequest(self._design, tuple(metrics))
 
-    def _take(self, _: PairRequest, future: Future[Mapping[str, Pair]]) -> None:
+    def _take(self, request: RoundRequest, future: Future[Round]) -> None:
         self._measured += 1
+        measured: Round | None
         try:
-            pairs = future.result()
+            measured = future.result()
         except SampleFailed as failure:
             self._count(failure)
-            pairs = {}
+            measured = failure.round
+        metrics = [self._metrics[name] for name in request.metrics]
+        pairs = {} if measured is None else self._design.pairs(metrics, measured)
         for name, pair in pairs.items():
             case = self._cases[name]
             (case.kept if pair.discarded is None else case.discarded).append(pair)
@@ -208,7 +224,8 @@ class CommitComparison:
             self._on_pair(progress, pairs)
 
     def _count(self, failure: SampleFailed) -> None:
-        for name in failure.benchmarks:
+        failed = [name for one in failure.benchmarks for name in self._contrasts_of(one)]
+        for name in failed:
             case = self._cases[name]
             case.failures.append(str(failure))
             if len(case.failures) >= MOST_FAILURES and case.answer is None:
@@ -260,9 +277,10 @@ class CommitComparison:
     ) -> None:
         """Give a benchmark its answer."""
         case = self._cases[name]
+        metric = self._metric_of[name]
+        contrast = name.removeprefix(metric.name).removeprefix(" ")
         case.answer = summarize_pairs(
-            self._base,
-            self._head,
+            *self._design.base_and_head(contrast),
             name,
             pairs,
             self._plan_of(name),
@@ -270,5 +288,5 @@ class CommitComparison:
             evidence=evidence,
             discarded=len(case.discarded) + len(case.failures),
             reason=reason,
-            unit=self._units.get(name, ""),
+            unit=metric.unit,
         )

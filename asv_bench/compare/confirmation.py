@@ -12,7 +12,9 @@ from asv_bench.compare.comparison import CommitComparison, OnPair
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.measure.samples import CommitUnusable, PairSource
+from asv_bench.measure.rounds import two_cells
+from asv_bench.measure.samples import CommitUnusable, RoundSource
+from asv_bench.subjects.subject import Metric
 
 
 class Standing(StrEnum):
@@ -61,17 +63,17 @@ class Answers:
 
 def confirm(
     suspicions: Iterable[Suspicion],
-    pairs_of: Callable[[Sequence[str]], AbstractContextManager[PairSource]],
+    metrics: Mapping[str, Metric],
+    source_of: Callable[[Sequence[str]], AbstractContextManager[RoundSource]],
     on_pair: OnPair | None = None,
     plan: ComparisonPlan | None = None,
-    margins: Mapping[str, float] | None = None,
     noise: NoisePools | None = None,
 ) -> Answers:
     """Compare the commits of each suspicion, those of the same commits together.
 
     Holm's procedure covers the benchmarks of the same two commits. After Ctrl-C, suspicions that
-    were not begun have no answer. `pairs_of` gives a source of pairs of some benchmarks, `margins`
-    are of those whose margin is not the plan's, and `noise` is this machine's.
+    were not begun have no answer. `metrics` are the benchmarks by name, `source_of` gives what
+    measures some of them, and `noise` is this machine's.
     """
     around: dict[tuple[str, str], list[str]] = {}
     for before, after, benchmark in dict.fromkeys(suspicions):
@@ -79,9 +81,10 @@ def confirm(
     answers = Answers({})
     for (before, after), benchmarks in around.items():
         pools = None if noise is None else noise.of(benchmarks)
-        comparison = CommitComparison(before, after, benchmarks, plan, pools, margins)
+        asked = [metrics[name] for name in benchmarks]
+        comparison = CommitComparison(two_cells(before, after), asked, plan, pools)
         try:
-            with pairs_of(benchmarks) as source:
+            with source_of(benchmarks) as source:
                 compared = comparison.run(source, on_pair)
         except (CommitUnusable, KeyboardInterrupt) as error:
             compared = comparison.answers_after(error)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.compare.judging import within_commit
-from asv_bench.compare.kept_pairs import conditions, file_of
+from asv_bench.measure.log import conditions, file_of
 from asv_bench.measure.samples import Pair
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import WORKPLACE, Record

@@ -12,7 +12,7 @@ from asv_bench.compare.verdict import Verdict, word_of
 from asv_bench.errors import Refused
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
-from asv_bench.subjects.subject import Subject
+from asv_bench.subjects.declared import DeclaredSubject
 
 _LOOKED_AT = 100
 """Records, the newest first, in which a comparison is looked for."""
@@ -66,7 +66,7 @@ class Effect:
         return f"{text} in {self.pairs} pairs on {self.machine}, {self.started[:10]}"
 
 
-def stored_effect(folder: Path, ends: tuple[str, str], subject: Subject) -> Effect | None:
+def stored_effect(folder: Path, ends: tuple[str, str], subject: DeclaredSubject) -> Effect | None:
     """The change that the newest record in a folder has of two ends; None without one.
 
     Of several metrics it is that of the largest change that was shown. Ends are full hashes, or
@@ -81,7 +81,7 @@ def stored_effect(folder: Path, ends: tuple[str, str], subject: Subject) -> Effe
     return None
 
 
-def effect_in(path: Path, ends: tuple[str, str], subject: Subject) -> Effect:
+def effect_in(path: Path, ends: tuple[str, str], subject: DeclaredSubject) -> Effect:
     """The change that a record has which the user names.
 
     Raises Refused if it is no record, or compares something else.
@@ -96,7 +96,7 @@ def effect_in(path: Path, ends: tuple[str, str], subject: Subject) -> Effect:
     return found
 
 
-def _read(path: Path, ends: tuple[str, str], subject: Subject) -> Effect | None:
+def _read(path: Path, ends: tuple[str, str], subject: DeclaredSubject) -> Effect | None:
     known = {metric.name: metric for metric in subject.metrics}
     own = subject.to_json()
 

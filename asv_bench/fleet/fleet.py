@@ -1,6 +1,6 @@
-"""A fleet of hosts as one source of lives and pairs, each slot of a host being a device.
+"""A fleet of hosts as one source of rounds, each slot of a host being a device.
 
-A pair never leaves its slot. A host that is lost or disturbed is taken out and named, and what it
+A round never leaves its slot. A host that is lost or disturbed is taken out and named, and what it
 was asked to measure is asked again of another (`DeviceLost`). A commit counts as unusable only
 where a second host, if there is one, cannot measure it either.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from asv_bench.errors import MeasurementFailed
 from asv_bench.fleet.host import Disturbed, Told
 from asv_bench.git.repository import short
-from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Pair, Reading
+from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Reading, Round
 from asv_bench.measure.software import Software, differences
 from asv_bench.process.doing import doing
 from asv_bench.process.gpu_watch import throttling
@@ -24,7 +24,6 @@ from asv_bench.process.machine import MachineFacts
 
 MOST_THROTTLED = 3
 """Lives or pairs in a row of a throttled GPU, after which its host is taken out."""
-_Names = Collection[str] | None
 
 
 class HostGone(Exception):
@@ -85,7 +84,7 @@ class Fleet:
 
     @property
     def devices(self) -> Sequence[str]:
-        """See `PairSource`: the slots of the hosts in use."""
+        """See `RoundSource`: the slots of the hosts in use."""
         return [device for device, (host, _) in self._of_device.items() if not host.why_out]
 
     def kind_of(self, device: str) -> str:
@@ -93,42 +92,33 @@ class Fleet:
         return self._of_device[device][0].machine.name
 
     def stop(self) -> None:
-        """See `PairSource`."""
+        """See `RoundSource`."""
         self._is_over = True
         for host in self.hosts:
             host.end()
 
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
-        """See `LifeSource`; without a device, on the first host that can."""
+        """See `RoundSource`; without a device, on the first host that can."""
         with doing(f"setting up {short(commit)} on the hosts"):
-            absences: Mapping[str, Absence] = self._measured("prepare", device, commit)
+            absences: Mapping[str, Absence] = self._measured(
+                "prepare", device, commit, commits=[commit]
+            )
         return absences
 
-    def life(
-        self, commit: str, *, benchmarks: _Names = None, device: str | None = None
-    ) -> Mapping[str, Reading]:
-        """See `LifeSource`."""
-        readings: Mapping[str, Reading] = self._measured(
-            "life", device, commit, benchmarks=benchmarks
-        )
-        self._note_clocks(list(readings.values()))
-        return readings
-
-    def pair(
+    def round(
         self,
-        base: str,
-        head: str,
+        cells: Sequence[str],
+        order: Sequence[int] | None = None,
         *,
-        head_first: bool,
-        benchmarks: _Names = None,
+        metrics: Collection[str] | None = None,
         device: str | None = None,
-    ) -> Mapping[str, Pair]:
-        """See `PairSource`."""
-        pairs: Mapping[str, Pair] = self._measured(
-            "pair", device, base, head, head_first=head_first, benchmarks=benchmarks
+    ) -> Round:
+        """See `RoundSource`."""
+        measured: Round = self._measured(
+            "round", device, tuple(cells), order, commits=cells, metrics=metrics
         )
-        self._note_clocks([one for pair in pairs.values() for one in (pair.base, pair.head)])
-        return pairs
+        self._note_clocks([one for of_cell in measured.readings for one in of_cell.values()])
+        return measured
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """What a record says of each host, by its name."""
@@ -141,17 +131,24 @@ class Fleet:
             for host in self.hosts
         }
 
-    def _measured(self, method: str, device: str | None, *commits: str, **more: Any) -> Any:
+    def _measured(
+        self,
+        method: str,
+        device: str | None,
+        *asked: Any,
+        commits: Sequence[str],
+        **more: Any,
+    ) -> Any:
         """What a method of `Lives` measures of commits in a slot; None: in the first that can."""
         while device is None:
             if not self.devices:
                 raise MeasurementFailed("no host of the fleet is left to measure on.")
             with contextlib.suppress(DeviceLost):
-                return self._measured(method, self.devices[0], *commits, **more)
+                return self._measured(method, self.devices[0], *asked, commits=commits, **more)
         host, slot = self._of_device[device]
         with self._slots[device]:
             # To look takes seconds, and the last host is used whatever is seen.
-            told = self._told(host, method, slot, not host.is_warned_of, *commits, **more)
+            told = self._told(host, method, slot, not host.is_warned_of, *asked, **more)
             if isinstance(told.error, Disturbed):
                 why = f"is disturbed: {told.error}"
                 if self._take_out(host, why, spares_last=self._spares_last):
@@ -160,7 +157,7 @@ class Fleet:
                     is_new, host.is_warned_of = not host.is_warned_of, True
                 if is_new:
                     self.tell(f"{host.name}, the last host, {why}")
-                told = self._told(host, method, slot, False, *commits, **more)
+                told = self._told(host, method, slot, False, *asked, **more)
         if isinstance(told.error, CommitUnusable):
             raise self._second_opinion(host, told.error)
         if told.error is not None:
@@ -169,13 +166,13 @@ class Fleet:
         return told.value
 
     def _told(
-        self, host: FleetHost, method: str, slot: int, may_leave: bool, *commits: str, **more: Any
+        self, host: FleetHost, method: str, slot: int, may_leave: bool, *asked: Any, **more: Any
     ) -> Told:
         """What a host in use says; what else it has learnt is added to what is known."""
         if host.why_out:
             raise DeviceLost(f"{host.name} {host.why_out}")
         try:
-            told = host.ask(method, slot, may_leave, *commits, **more)
+            told = host.ask(method, slot, may_leave, *asked, **more)
         except HostGone as error:
             why = f"is lost: {error}"
             if not self._is_over:

@@ -11,7 +11,7 @@ from asv_bench.fleet.fleet import Fleet
 from asv_bench.output.console import print_sentences
 from asv_bench.output.record import Record
 from asv_bench.process.machine import MachineFacts
-from asv_bench.subjects.subject import Subject
+from asv_bench.subjects.declared import DeclaredSubject
 
 
 def record_of(command: str, settings: Mapping[str, Any], fleet: Fleet | None) -> Record:
@@ -30,7 +30,7 @@ def machines_of(record: Record, fleet: Fleet | None) -> dict[str, MachineFacts]:
 def look_around(
     record: Record,
     console: Console,
-    subject: Subject,
+    subject: DeclaredSubject,
     fleet: Fleet | None,
     *,
     require_quiet: bool = False,

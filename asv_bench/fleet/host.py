@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from asv_bench.compare.kept_pairs import RULER
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import GitError, Repository, git_environment
 from asv_bench.measure.lives import Lives, Place
+from asv_bench.measure.log import RULER
 from asv_bench.measure.processes import Processes
 from asv_bench.measure.software import Software
 from asv_bench.measure.trees import Trees
@@ -151,8 +151,7 @@ class Host:
         try:
             if may_leave and (found := self._look(place, lambda: self._busy == {slot})):
                 raise Disturbed(" ".join(found))
-            measured = getattr(self._lives, method)(*arguments, device=place.device, **more)
-            told.value = dict(measured)
+            told.value = getattr(self._lives, method)(*arguments, device=place.device, **more)
         except MeasurementFailed as error:
             told.error = error
         finally:

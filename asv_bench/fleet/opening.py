@@ -14,16 +14,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from asv_bench.compare.kept_pairs import RULER
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.fleet.fleet import Fleet, FleetHost, HostGone
 from asv_bench.fleet.host import Host, Look, Order, Told, disturbances
+from asv_bench.measure.log import RULER
 from asv_bench.output.console import print_sentences
 from asv_bench.packages import require_packages
 from asv_bench.process.gpu import visible_gpus
 from asv_bench.process.threads import THREADS_VARIABLE, users_environment
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject import Subject
 
 LOCAL = "local"
 START_SECONDS = 300.0
@@ -65,7 +64,7 @@ class FleetOptions:
 @contextmanager
 def opened_fleet(
     options: FleetOptions,
-    subject: Subject,
+    subject: DeclaredSubject,
     names: Sequence[str],  # the commits, by full hashes, or labels that may be measured
     console: Console,
     *,

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Console
 
-from asv_bench.compare.kept_pairs import conditions
 from asv_bench.errors import Interrupted, MeasurementFailed, Refused
 from asv_bench.fleet.fleet_records import hosts_json, look_around, machines_of, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
@@ -18,10 +17,10 @@ from asv_bench.git.repository import short
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.estimate import agree_to
 from asv_bench.history.histories import Histories
-from asv_bench.history.kept_lives import KeptLives
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
 from asv_bench.measure.imports import same_code
+from asv_bench.measure.log import Log, conditions
 from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
@@ -116,7 +115,8 @@ class HistorySession:
             self.record = record = record_of(self._command, settings, fleet)
             look_around(record, console, subject, fleet)
             here = conditions(record) if fleet is None else {}
-            kept = KeptLives.of_settings({**settings, **self._meaning(), **here})
+            meaning = {**settings, **self._meaning(), **here}
+            kept = Log.of_settings(meaning, self._command, noun="lives")
             print_sentences(console, kept.sentences())
             results = {
                 kind: LifeResults(subject, self.histories, machine, self._results)
@@ -126,7 +126,7 @@ class HistorySession:
             session = LifeRounds(source, commits[::-1], self.rounds, results, kind_of, kept)
             self._measure(session, kept, console, yes=yes)
             filed = [figure for one in results.values() for figure in one.file().figures]
-            kept.remove()
+            kept.finish()
             record.results |= hosts_json(fleet)
         about_devices = [one for of_kind in results.values() for one in of_kind.remarks()]
         print_remarks(console, subject.remarks)
@@ -162,9 +162,7 @@ class HistorySession:
         versions = {metric.name: subject.version(metric.name) for metric in subject.metrics}
         return {"versions": versions, "fixed": subject.fixed}
 
-    def _measure(
-        self, session: LifeRounds, kept: KeptLives, console: Console, *, yes: bool
-    ) -> None:
+    def _measure(self, session: LifeRounds, kept: Log, console: Console, *, yes: bool) -> None:
         """Measure all rounds."""
         total = self.rounds * len(session.commits) * len(session.results)
         try:
@@ -177,12 +175,12 @@ class HistorySession:
                 )
         except KeyboardInterrupt:
             raise Interrupted(
-                f"{len(kept.lives)} of {total} lives are measured and kept, and none is filed yet. "
+                f"{kept.count} of {total} lives are measured and kept, and none is filed yet. "
                 f"The same command goes on with them: {command_line()}"
             ) from None
         except MeasurementFailed:
-            if kept.lives:
-                console.print(f"{len(kept.lives)} lives are kept; the same command goes on")
+            if kept.count:
+                console.print(f"{kept.count} lives are kept; the same command goes on")
             raise
 
 

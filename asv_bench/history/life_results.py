@@ -17,7 +17,7 @@ from asv_bench.history.asv_machine import describe_hardware, describe_machine
 from asv_bench.history.asv_results import Results
 from asv_bench.history.filing import file_results
 from asv_bench.history.histories import Histories, filed_under
-from asv_bench.history.kept_lives import Due, Lived
+from asv_bench.history.life_rounds import Due, Lived
 from asv_bench.measure.samples import Reading
 from asv_bench.output.record import write_json
 from asv_bench.output.stored_json import read_stored

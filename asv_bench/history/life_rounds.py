@@ -9,14 +9,48 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Protocol
+from typing import Any, Protocol
 
 from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.git.repository import short
 from asv_bench.history.estimate import Estimate, counted
-from asv_bench.history.kept_lives import Due, KeptLives, Lived
-from asv_bench.measure.device_pool import DevicePool
-from asv_bench.measure.samples import CommitUnusable, LifeSource, SampleFailed
+from asv_bench.measure.log import KeptRound, Log
+from asv_bench.measure.samples import CommitUnusable, Reading, Round, RoundSource, SampleFailed
+from asv_bench.measure.schedule import DevicePool
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is to be measured: on which kind of machine, of which commit or label, in which round.
+
+    Of peers it is a life of each engine of the contest that `commit` names.
+    """
+
+    kind: str
+    commit: str
+    round: int
+
+    @property
+    def part(self) -> str:
+        """What it is called in the log."""
+        return f"{self.kind}, round {self.round}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """What a life gave by metric, and why it did not give others that it should have given.
+
+    Of peers all is by engine, and `facts` are what else its life told.
+    """
+
+    readings: Mapping[str, Reading]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """How long it ran."""
+        return max((reading.process_s for reading in self.readings.values()), default=0.0)
 
 
 @dataclass(slots=True)
@@ -52,13 +86,13 @@ class LifeRounds:
     """A session of measuring, in which each kind of machine measures all commits in all rounds."""
 
     # Its devices give lives at the same time; the first of a commit is not measured.
-    source: LifeSource
+    source: RoundSource
     commits: Sequence[str]  # full hashes, labels or contests, in their order
     rounds: int  # so many lives of each are measured
     results: Mapping[str, LivesTaken]  # where figures go, by the kind of machine
     kind_of: Callable[[str], str]  # the kind of the machine that a device belongs to
     # Lives of an interrupted session are not measured again; None: nothing is kept.
-    kept: KeptLives | None = None
+    kept: Log | None = None
     live: Callable[[Due, str], Lived] | None = None  # measures on a device; None: by the source
     # Why some commits cannot be measured.
     unusable: dict[str, CommitUnusable] = field(init=False, default_factory=dict)
@@ -83,7 +117,7 @@ class LifeRounds:
             return None if device in begun else self._next(device)
 
         def take(due: Due, future: Future[Lived]) -> None:
-            if isinstance(error := future.exception(), SampleFailed) and not error.readings:
+            if isinstance(error := future.exception(), SampleFailed) and not _readings(error.round):
                 raise MeasurementFailed(f"nothing was measured: {error}") from None
             self._take(due, future)
             if error is None and (readings := future.result().readings):
@@ -176,11 +210,12 @@ class LifeRounds:
 
     def _restore(self, due: Due) -> bool:
         """Take a life from those that were kept, if it is there."""
-        lived = None if self.kept is None else self.kept.lives.get(due)
-        if lived is not None:
+        kept = None if self.kept is None else self.kept.next(due.part, [due.commit])
+        if kept is not None:
+            lived = Lived(kept.readings[0], kept.failed, kept.facts)
             self._add(due, lived)
             self._given |= {(one.device, due.commit) for one in lived.readings.values()}
-        return lived is not None
+        return kept is not None
 
     def _add(self, due: Due, lived: Lived) -> None:
         if lived.readings:
@@ -197,7 +232,7 @@ class LifeRounds:
         begun = time.monotonic()
         absences = self.source.prepare(due.commit, device)
         self.pace.prepared.setdefault(due.commit, time.monotonic() - begun)
-        readings = self.source.life(due.commit, device=device)
+        readings = _readings(self.source.round([due.commit], device=device))
         failed = {name: one.reason for name, one in absences.items() if one.has_failed}
         return Lived(readings, failed)
 
@@ -208,8 +243,17 @@ class LifeRounds:
             self._give_up(due.commit, error)
         except SampleFailed as error:
             failed = dict.fromkeys(error.benchmarks, error.reason)
-            self._add(due, Lived(error.readings, failed))
+            self._add(due, Lived(_readings(error.round), failed))
         else:
             self._add(due, lived)
             if self.kept is not None:
-                self.kept.keep(due, lived)
+                readings, failed = dict(lived.readings), dict(lived.failed)
+                entry = KeptRound(
+                    due.part, (due.commit,), (0,), (readings,), failed, dict(lived.facts)
+                )
+                self.kept.keep(entry)
+
+
+def _readings(measured: Round | None) -> Mapping[str, Reading]:
+    """Those of the one life of a round; none where there is none."""
+    return measured.readings[0] if measured else {}

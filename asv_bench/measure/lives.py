@@ -1,4 +1,4 @@
-"""Lives of a subject's variants, singly or in pairs, each in a fresh process on this machine."""
+"""Lives of a subject's variants in rounds, each in a fresh process on this machine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
     GpuConditions,
-    Pair,
     Reading,
+    Round,
     SampleFailed,
 )
 from asv_bench.measure.software import Software, software_of
@@ -30,7 +30,7 @@ from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import in_turns
 from asv_bench.process.contract import TRIAL_VARIABLE
 from asv_bench.process.doing import doing
-from asv_bench.process.gpu_watch import GpuWatch, why_discarded
+from asv_bench.process.gpu_watch import GpuWatch
 from asv_bench.process.threads import measured_threads
 from asv_bench.stats.paired import undisturbed
 from asv_bench.subjects.where import Work
@@ -82,13 +82,13 @@ class Place:
 
 
 class Lives:
-    """A source of single lives and of pairs of them (`LifeSource`, `PairSource`).
+    """A source of rounds (`RoundSource`).
 
     The first life in a variant is not measured: it shows which metrics there are. A reading is the
     median over a life's windows, or what the life says. Where nothing but the wall time of a short
     command is compared, the command runs several times for a reading, which is the least of them:
-    what else the machine does only ever adds time. The two lives of a pair run one after the other,
-    or in turns where they can; then the windows in which neither was disturbed count.
+    what else the machine does only ever adds time. The lives of a round run one after another, but
+    two of them in turns where they can; then the windows in which neither was disturbed count.
 
     Metrics of a life that `work` does not name are kept in `others`.
     """
@@ -117,20 +117,20 @@ class Lives:
 
     @property
     def devices(self) -> Sequence[str]:
-        """See `PairSource`."""
+        """See `RoundSource`."""
         return tuple(self._places)
 
     @property
     def prepares_together(self) -> bool:
-        """See `PairSource`."""
+        """See `RoundSource`."""
         return self._life.can_begin_together
 
     def stop(self) -> None:
-        """See `PairSource`; nothing is measured from then on."""
+        """See `RoundSource`; nothing is measured from then on."""
         self._processes.stop()
 
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
-        """See `PairSource`: lay it out, make its setup, and live once without measuring."""
+        """See `RoundSource`: lay it out, make its setup, and live once without measuring."""
         place = self._place(device)
         with self._lock:
             trying = self._trying.setdefault(commit, threading.Lock())
@@ -146,72 +146,57 @@ class Lives:
             raise tried
         return tried[1]
 
-    def pair(
+    def round(
         self,
-        base: str,
-        head: str,
+        cells: Sequence[str],
+        order: Sequence[int] | None = None,
         *,
-        head_first: bool,
-        benchmarks: Collection[str] | None = None,
+        metrics: Collection[str] | None = None,
         device: str | None = None,
-    ) -> Mapping[str, Pair]:
-        """See `PairSource`."""
-        order = (head, base) if head_first else (base, head)
-        pairs: dict[str, Pair] = {}
-        for names in self._groups((base, head), benchmarks, device):
-            first, second = self._two(order, names, self._place(device))
-            of_base, of_head = (second, first) if head_first else (first, second)
-            for name in names:
-                pairs[name] = Pair(
-                    of_base[name],
-                    of_head[name],
-                    head_first,
-                    why_discarded(of_base[name].gpu, of_head[name].gpu),
-                    higher_is_better=self._metrics[name].better == "higher",
-                )
-        return pairs
+    ) -> Round:
+        """See `RoundSource`: lives for each group of metrics.
 
-    def life(
-        self,
-        commit: str,
-        *,
-        benchmarks: Collection[str] | None = None,
-        device: str | None = None,
-    ) -> Mapping[str, Reading]:
-        """See `LifeSource`: a process for each group of metrics."""
-        readings: dict[str, Reading] = {}
+        SampleFailed has the round of those groups of which none failed.
+        """
+        places = tuple(order or range(len(cells)))
+        readings: list[dict[str, Reading]] = [{} for _ in cells]
+        measured = Round(places, tuple(readings))
         failures: list[SampleFailed] = []
-        for names in self._groups((commit,), benchmarks, device):
+        for names in self._groups(cells, metrics, device):
             try:
-                readings.update(self._readings(commit, names, self._place(device)))
+                lived = self._side_by_side([cells[one] for one in places], names, device)
             except SampleFailed as failure:
                 failures.append(failure)
+                continue
+            for place, of_cell in zip(places, lived, strict=True):
+                readings[place] |= of_cell
         if failures:
+            first = failures[0]
             lacking = [name for failure in failures for name in failure.benchmarks]
-            raise SampleFailed(commit, lacking, failures[0].reason, readings)
-        return readings
+            raise SampleFailed(first.commit, lacking, first.reason, measured)
+        return measured
 
     def _place(self, device: str | None) -> Place:
         return self._places[device or self.devices[0]]
 
     def _groups(
-        self, commits: Sequence[str], benchmarks: Collection[str] | None, device: str | None
+        self, cells: Sequence[str], metrics: Collection[str] | None, device: str | None
     ) -> list[tuple[str, ...]]:
-        """Those of the metrics that all commits have, by the life that they come from."""
-        lacking = {name for commit in commits for name in self.prepare(commit, device)}
-        wanted = [name for name in benchmarks or self._metrics if name not in lacking]
+        """Those of the metrics that all cells have, by the life that they come from."""
+        lacking = {name for cell in cells for name in self.prepare(cell, device)}
+        wanted = [name for name in metrics or self._metrics if name not in lacking]
         return self._life.groups(wanted) if wanted else []
 
-    def _two(
-        self, commits: Sequence[str], names: Sequence[str], place: Place
-    ) -> tuple[dict[str, Reading], dict[str, Reading]]:
-        """Readings of two lives, in this order or in turns."""
-        if not self._life.takes_turns(names):
-            first, second = (self._readings(commit, names, place) for commit in commits)
-            return first, second
+    def _side_by_side(
+        self, cells: Sequence[str], names: Sequence[str], device: str | None
+    ) -> list[dict[str, Reading]]:
+        """Readings of lives in this order; two take turns where they can."""
+        place = self._place(device)
+        if len(cells) != 2 or not self._life.takes_turns(names):
+            return [self._readings(cell, names, place) for cell in cells]
         shared = place.for_turns()
         first, second = in_turns(
-            lambda number, variables: self._readings(commits[number], names, shared, variables)
+            lambda number, variables: self._readings(cells[number], names, shared, variables)
         )
         for name in names:
             values = undisturbed(first[name].samples, second[name].samples)
@@ -219,7 +204,7 @@ class Lives:
                 replace(reading, value=value)
                 for reading, value in zip((first[name], second[name]), values, strict=True)
             )
-        return first, second
+        return [first, second]
 
     def _readings(
         self,

@@ -1,166 +1,102 @@
-"""Rounds of lives: one of each of several cells, next to each other in time.
+"""What a round of lives consists of, and what it tells.
 
-A cell is what `LifeSource` can measure by name: a commit, or a commit under a label. What a round
-tells is a set of contrasts, each between some cells taken as its base and some as its head.
+A cell is what `RoundSource` can measure by name: a commit, a label, or a commit under a label. A
+round tells a set of contrasts, each between some cells taken as its base and some as its head.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from asv_bench.measure.samples import (
-    Absence,
-    Pair,
-    PairSource,
-    Reading,
-    SampleFailed,
-)
+from asv_bench.measure.samples import Pair, Reading, Round
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.subjects.subject import Metric
 
-
-class RoundSource(PairSource, Protocol):
-    """Measures pairs, and single lives too."""
-
-    def life(
-        self,
-        commit: str,
-        *,
-        benchmarks: Collection[str] | None = None,
-        device: str | None = None,
-    ) -> Mapping[str, Reading]:
-        """See `LifeSource`."""
-        ...
+Contrast = tuple[tuple[int, ...], tuple[int, ...]]
+"""Places of the cells that are its base, and of those that are its head."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What a round of a base and a head consists of."""
+class Design:
+    """The cells of a round, by their places, and the contrasts between them.
 
-    orders: tuple[tuple[str, ...], ...]
-    """Orders of all cells. Two rounds follow the first, one of them backwards, two the next."""
-    contrasts: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    """By name, the cells that a contrast takes as its base and those that it takes as its head."""
-
-
-class Rounds:
-    """Rounds as a `PairSource`: a pair for each contrast of each metric.
-
-    All contrasts of a metric come from the same lives, and a round has a life of every cell as long
-    as one of the contrasts is asked for. A drift of the machine favours no cell: each round is
-    followed by one in the opposite order.
-
-    `lives` measures cells. `layout` takes full hashes of a base and a head, and `cells_of` gives
-    the cells that must be ready before one of these can be measured.
+    All contrasts of a metric come from the same lives. A drift of the machine favours no cell: each
+    round is followed by one in the opposite order.
     """
 
-    prepares_together = False
+    cells: tuple[str, ...]
+    contrasts: Mapping[str, Contrast]  # by name; "" where there is one alone
+    orders: tuple[tuple[int, ...], ...]
+    """Two rounds follow the first, one of them backwards, two the next."""
+    ends: tuple[str, str]  # what a mean over several cells is called, as a base and as a head
+    noise: str | None = None
+    """The contrast between single lives of two cells, whose seams tell the noise of the machine;
+    None where all contrasts are means over cells, which are less noisy."""
 
-    def __init__(
-        self,
-        lives: RoundSource,
-        metrics: Sequence[Metric],
-        layout: Callable[[str, str], Layout],
-        cells_of: Callable[[str], Sequence[str]],
-        contrasts: Sequence[str],
-    ) -> None:
-        self._lives = lives
-        self._metrics = metrics
-        self._layout = layout
-        self._cells_of = cells_of
-        self._contrasts = tuple(contrasts)
-        self._rounds: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """See `PairSource`."""
-        return self._lives.devices
-
-    def stop(self) -> None:
-        """See `PairSource`."""
-        self._lives.stop()
-
-    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
-        """See `PairSource`: all cells of a base, or of a head."""
-        absences: dict[str, Absence] = {}
-        for cell in self._cells_of(commit):
-            absences |= self._lives.prepare(cell, device)
+    def named(self, metrics: Iterable[Metric]) -> dict[str, Metric]:
+        """By the names of all contrasts of metrics, in their order, the metrics."""
         return {
-            named(metric, contrast): absence
-            for metric, absence in absences.items()
-            for contrast in self._contrasts
+            named(metric.name, contrast): metric
+            for metric in metrics
+            for contrast in self.contrasts
         }
 
-    def pair(
-        self,
-        base: str,
-        head: str,
-        *,
-        head_first: bool,
-        benchmarks: Collection[str] | None = None,
-        device: str | None = None,
-    ) -> Mapping[str, Pair]:
-        """See `PairSource`: one life of each cell, and all contrasts of the metrics asked for."""
-        layout = self._layout(base, head)
-        order = self._order(layout, device or self.devices[0], backwards=head_first)
-        metrics = [one for one in self._metrics if self._is_wanted(one, benchmarks)]
-        names = [metric.name for metric in metrics]
-        readings = {cell: self._life(cell, names, device) for cell in order}
-        found: dict[str, Pair] = {}
-        for metric in metrics:
-            of_metric = {
-                cell: reading[metric.name]
-                for cell, reading in readings.items()
-                if metric.name in reading
-            }
-            if len(of_metric) < len(order):
-                continue
-            for contrast, (before, after) in layout.contrasts.items():
-                name = named(metric.name, contrast)
-                found[name] = Pair(
-                    _together([of_metric[cell] for cell in before], base, name),
-                    _together([of_metric[cell] for cell in after], head, name),
-                    head_first=order.index(after[0]) < order.index(before[0]),
-                    discarded=_why_discarded(of_metric, before, after),
-                    higher_is_better=metric.better == "higher",
-                )
-        return found
+    def of_lives(self, metrics: Iterable[Metric]) -> dict[str, str]:
+        """By metric, the name of its contrast between single lives, where there is one."""
+        if self.noise is None:
+            return {}
+        return {metric.name: named(metric.name, self.noise) for metric in metrics}
 
-    def _order(self, layout: Layout, device: str, *, backwards: bool) -> tuple[str, ...]:
-        with self._lock:
-            number = self._rounds.get(device, 0)
-            self._rounds[device] = number + 1
-        order = layout.orders[number // 2 % len(layout.orders)]
-        return order[::-1] if backwards else order
+    def order(self, number: int) -> tuple[int, ...]:
+        """The places in a device's round of this number, counted from 0."""
+        order = self.orders[number // 2 % len(self.orders)]
+        return order[::-1] if number % 4 in (1, 2) else order
 
-    def _is_wanted(self, metric: Metric, benchmarks: Collection[str] | None) -> bool:
-        return benchmarks is None or any(
-            named(metric.name, contrast) in benchmarks for contrast in self._contrasts
+    def base_and_head(self, contrast: str) -> tuple[str, str]:
+        """What a contrast is between, by names of cells or of the ends."""
+        base, head = (
+            self.cells[places[0]] if len(places) == 1 else end
+            for places, end in zip(self.contrasts[contrast], self.ends, strict=True)
         )
+        return base, head
 
-    def _life(self, cell: str, names: Sequence[str], device: str | None) -> Mapping[str, Reading]:
-        try:
-            return self._lives.life(cell, benchmarks=names, device=device)
-        except SampleFailed as failure:
-            contrasts = [
-                named(name, contrast) for name in failure.benchmarks for contrast in self._contrasts
-            ]
-            raise SampleFailed(failure.commit, contrasts, failure.reason) from None
+    def pairs(self, metrics: Iterable[Metric], measured: Round) -> dict[str, Pair]:
+        """What a round tells, by the names of contrasts of the metrics that all its lives gave."""
+        return {
+            named(metric.name, contrast): self._pair(metric, contrast, measured)
+            for metric in metrics
+            if all(metric.name in readings for readings in measured.readings)
+            for contrast in self.contrasts
+        }
+
+    def _pair(self, metric: Metric, contrast: str, measured: Round) -> Pair:
+        readings = [of_cell[metric.name] for of_cell in measured.readings]
+        before, after = self.contrasts[contrast]
+        reasons = (why_discarded(readings[a].gpu, readings[b].gpu) for a in before for b in after)
+        base, head = (
+            _together([readings[place] for place in places], name, named(metric.name, contrast))
+            for places, name in zip((before, after), self.base_and_head(contrast), strict=True)
+        )
+        return Pair(
+            base,
+            head,
+            head_first=measured.order.index(after[0]) < measured.order.index(before[0]),
+            discarded=next((reason for reason in reasons if reason), None),
+            higher_is_better=metric.better == "higher",
+        )
 
 
 def named(metric: str, contrast: str) -> str:
     """The name under which a contrast of a metric is judged."""
-    return f"{metric} {contrast}"
+    return f"{metric} {contrast}" if contrast else metric
 
 
-def _together(readings: Sequence[Reading], end: str, name: str) -> Reading:
-    """The geometric mean of the readings of some cells; of several, the commit is the end's."""
-    commit = readings[0].commit if len(readings) == 1 else end
+def _together(readings: Sequence[Reading], commit: str, name: str) -> Reading:
+    """The geometric mean of the readings of some cells, of a benchmark of this name."""
+    if len(readings) == 1:
+        return replace(readings[0], benchmark=name)
     for reading in readings:
         reading.require_ratio()
     mean = math.exp(sum(math.log(one.value) for one in readings) / len(readings))
@@ -168,11 +104,56 @@ def _together(readings: Sequence[Reading], end: str, name: str) -> Reading:
     return replace(readings[0], commit=commit, benchmark=name, value=mean, samples=samples)
 
 
-def _why_discarded(
-    readings: Mapping[str, Reading], before: Sequence[str], after: Sequence[str]
-) -> str | None:
-    """Why a contrast of these cells must not be judged by this round; None where it may."""
-    reasons = (
-        why_discarded(readings[one].gpu, readings[two].gpu) for one in before for two in after
-    )
-    return next((reason for reason in reasons if reason), None)
+def two_cells(base: str, head: str) -> Design:
+    """Pairs of a base and a head."""
+    return Design((base, head), {"": ((0,), (1,))}, ((0, 1),), (base, head), noise="")
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What three commits are called; contrasts are named by two of them, the head first."""
+
+    base: str
+    between: str
+    head: str
+
+    @property
+    def contrasts(self) -> tuple[str, str, str]:
+        """The first step, the whole way, and the second step."""
+        base, between, head = self.base, self.between, self.head
+        return f"{between}/{base}", f"{head}/{base}", f"{head}/{between}"
+
+    def design(self, base: str, between: str, head: str) -> Design:
+        """Rounds of all three, of which every two are compared at the same moments."""
+        first_step, whole_way, second_step = self.contrasts
+        return Design(
+            (base, between, head),
+            {first_step: ((0,), (1,)), whole_way: ((0,), (2,)), second_step: ((1,), (2,))},
+            # Each with its opposite: all six orders, so that every cell has every place.
+            ((0, 1, 2), (1, 0, 2), (0, 2, 1)),
+            (base, head),
+            noise=whole_way,
+        )
+
+    def first_step(self, base: str, between: str) -> Design:
+        """Rounds of two, for where the head is the one between."""
+        contrast = self.contrasts[0]
+        pair = two_cells(base, between)
+        return replace(pair, contrasts={contrast: pair.contrasts[""]}, noise=contrast)
+
+
+BY_COMMITS, BY_LABELS, BY_BOTH = "by commits", "by labels", "by both together"
+
+
+def four_cells(commits: tuple[str, str], cells: Sequence[str]) -> Design:
+    """Rounds of two commits under two labels; cells are the base's, old first, then the head's.
+
+    What the commits do is the mean over both labels, what the labels do the mean over both commits;
+    what both do together is how far the one depends on the other.
+    """
+    contrasts: dict[str, Contrast] = {
+        BY_COMMITS: ((0, 1), (2, 3)),
+        BY_LABELS: ((0, 2), (1, 3)),
+        BY_BOTH: ((1, 2), (0, 3)),
+    }
+    return Design(tuple(cells), contrasts, ((0, 1, 3, 2),), commits)

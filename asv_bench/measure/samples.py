@@ -1,4 +1,4 @@
-"""Readings of single processes, pairs of readings, and where pairs come from."""
+"""Readings of single processes, pairs of readings, and where rounds of them come from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CommitUnusable(MeasurementFailed):
 class SampleFailed(MeasurementFailed):
     """A process of a commit that can be measured gave no figure of `benchmarks` this time.
 
-    `readings` are those of other benchmarks, which processes beside it gave.
+    `round` has the figures of other benchmarks, which processes beside it gave.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SampleFailed(MeasurementFailed):
         commit: str,
         benchmarks: Collection[str],
         reason: str,
-        readings: Mapping[str, Reading] | None = None,
+        round: Round | None = None,
     ) -> None:
         super().__init__(
             f"a process of commit {short(commit)} gave no figure of {', '.join(benchmarks)}: "
@@ -51,11 +51,11 @@ class SampleFailed(MeasurementFailed):
         self.commit = commit
         self.benchmarks = tuple(benchmarks)
         self.reason = reason
-        self.readings = readings or {}
+        self.round = round
 
-    def __reduce__(self) -> tuple[type[SampleFailed], tuple[str, tuple[str, ...], str]]:
+    def __reduce__(self) -> tuple[type[SampleFailed], tuple[Any, ...]]:
         """How it is made again in another process."""
-        return SampleFailed, (self.commit, self.benchmarks, self.reason)
+        return SampleFailed, (self.commit, self.benchmarks, self.reason, self.round)
 
 
 class DeviceLost(MeasurementFailed):
@@ -181,76 +181,57 @@ class Absence:
     has_failed: bool
 
 
-class LifeSource(Protocol):
-    """Measures single processes of commits."""
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Readings of a life of each of some cells, next to each other in time.
+
+    Cells are known by their places, since a commit may be compared with itself.
+    """
+
+    order: tuple[int, ...]  # places of the cells, as their lives ran
+    readings: tuple[Mapping[str, Reading], ...]  # of each place, by metric
+
+
+class RoundSource(Protocol):
+    """Measures rounds. A cell is a full hash, a label, or a hash under a label."""
 
     @property
     def devices(self) -> Sequence[str]:
-        """Where it measures; a process at a time on each, and those of different ones together."""
-        ...
-
-    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
-        """See `PairSource.prepare`."""
-        ...
-
-    def life(
-        self,
-        commit: str,
-        *,
-        benchmarks: Collection[str] | None = None,
-        device: str | None = None,
-    ) -> Mapping[str, Reading]:
-        """Measure a fresh process of a commit; parameters and errors as in `PairSource.pair`."""
-        ...
-
-    def stop(self) -> None:
-        """See `PairSource.stop`."""
-        ...
-
-
-class PairSource(Protocol):
-    """Measures two commits, a fresh process for each."""
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """Where it measures; a pair at a time on each, and pairs of different ones together."""
+        """Where it measures; a round at a time on each, and those of different ones together."""
         ...
 
     @property
     def prepares_together(self) -> bool:
-        """Whether a device can make the two commits of a pair ready at the same time."""
+        """Whether a device can make several cells ready at the same time."""
         ...
 
-    def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
-        """Make a commit ready to be measured; return the benchmarks that it has no figure of.
+    def prepare(self, cell: str, device: str | None = None) -> Mapping[str, Absence]:
+        """Make a cell ready to be measured; return the metrics that it has no figure of.
 
         What that takes runs on a device, by default the first. Raises CommitUnusable where the
-        commit can give a figure of none, and DeviceLost as `pair` does.
+        cell can give a figure of none, and DeviceLost as `round` does.
         """
         ...
 
-    def pair(
+    def round(
         self,
-        base: str,
-        head: str,
+        cells: Sequence[str],
+        order: Sequence[int] | None = None,
         *,
-        head_first: bool,
-        benchmarks: Collection[str] | None = None,
+        metrics: Collection[str] | None = None,
         device: str | None = None,
-    ) -> Mapping[str, Pair]:
-        """Measure one pair, and return it for each benchmark.
+    ) -> Round:
+        """Measure a fresh life of each cell, in an order of places; None: one after the other.
 
-        `base` and `head` are full hashes, which may be equal: the processes are two all the same. A
-        commit that was not prepared is prepared first. `benchmarks` are names with parameters;
-        None: all that the source was made for. `device` is one of `devices`; None: the first. A
-        thread for each device may call this.
+        A cell that was not prepared is prepared first. Metrics that one of the cells lacks are left
+        out; None: all that the source was made for. `device` is one of `devices`; None: the first.
+        A thread for each device may call this.
 
-        Raises CommitUnusable where one of the commits cannot be measured, SampleFailed where a
-        process failed although its commit can be measured, and DeviceLost where the device went out
-        of use before the pair was measured.
+        Raises CommitUnusable where a cell cannot be measured, SampleFailed where a life failed
+        although its cell can be, and DeviceLost where the device went out of use before the end.
         """
         ...
 
     def stop(self) -> None:
-        """End every process that is running; calls of `pair` in other threads then fail."""
+        """End every process that is running; calls of `round` in other threads then fail."""
         ...

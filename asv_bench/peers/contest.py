@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.history.kept_lives import Lived
+from asv_bench.history.life_rounds import Lived
 from asv_bench.measure.samples import Reading
 from asv_bench.peers.catalog import KVTRAIL
 from asv_bench.peers.checkpoint import Checkpoint, checkpoint_in

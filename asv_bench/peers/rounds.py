@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asv_bench.history.kept_lives import Due, KeptLives, Lived
-from asv_bench.measure.samples import CommitUnusable, LifeSource, SampleFailed
+from asv_bench.history.life_rounds import Due, Lived
+from asv_bench.measure.log import Entry, KeptRound, Log
+from asv_bench.measure.samples import CommitUnusable, RoundSource, SampleFailed
 from asv_bench.output.record import REPOSITORY
 from asv_bench.peers.catalog import KINDS
 from asv_bench.peers.contest import STARTUP, Contest
@@ -49,13 +50,13 @@ def peers_subject(labels: Sequence[str], folder: Path) -> DeclaredSubject:
     return DeclaredSubject(REPOSITORY, SubjectText(table, metrics=metrics, axis=axis))
 
 
-class KeptRounds(KeptLives):
-    """Rounds of an interrupted session; one in which an engine failed is measured again."""
+class KeptRounds(Log):
+    """The log of a session; a round in which an engine failed is measured again."""
 
-    def keep(self, due: Due, lived: Lived) -> None:
-        """See `KeptLives`."""
-        if not lived.failed:
-            super().keep(due, lived)
+    def keep(self, entry: Entry) -> None:
+        """See `Log`."""
+        if not (isinstance(entry, KeptRound) and entry.failed):
+            super().keep(entry)
 
 
 class PeerRounds:
@@ -67,7 +68,7 @@ class PeerRounds:
 
     def __init__(
         self,
-        source: LifeSource,
+        source: RoundSource,
         subject: DeclaredSubject,
         contests: Sequence[Contest],
         on_life: Callable[[str], None],
@@ -85,7 +86,7 @@ class PeerRounds:
             self._on_life(f"{name} on {contest.model}, round {due.round + 1}")
             label = f"{contest.name}/{name}"
             try:
-                readings[name] = self._source.life(label, device=device)[STARTUP]
+                readings[name] = self._source.round([label], device=device).readings[0][STARTUP]
             except (CommitUnusable, SampleFailed) as error:
                 failed[name] = error.reason
                 continue

@@ -10,12 +10,12 @@ from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage, Step
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
-from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.compare.verdict import Comparison
 from asv_bench.explain.why import why
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.repository import Commit, kind_of, short
-from asv_bench.measure.samples import Pair, PairSource
+from asv_bench.measure.log import Logged
+from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences, print_table
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.issue_text import described
@@ -84,25 +84,24 @@ class Bisecting(Searching):
         )
         return [what, *super().begin()]
 
-    def measure(self, source: PairSource) -> ExitCode:
+    def measure(self, source: RoundSource) -> ExitCode:
         """See `Session`."""
         lines = ProbeLines(self._console, self._by_hash, self._plan.comparison.cap)
 
         def on_probe(probe: Probe) -> None:
             self._probes.append(probe)
             self._record.samples.append(probe.to_json())
-            lines.show(probe, is_kept=len(self._probes) <= self._kept.restored)
+            lines.show(probe, is_kept=len(self._probes) <= self._log.restored)
 
         with lines:
             self.finding = Search(
-                lambda part: KeptPairs(source, self._kept, part),
+                lambda part: Logged(source, self._log, part),
                 self._good,
                 [commit.hash for commit in self._commits],
-                self._benchmark,
+                self._metric,
                 direction=self._direction,
                 plan=self._plan,
                 pool=self._pool,
-                unit=self._subject.metrics[0].unit,
                 on_probe=on_probe,
             ).run()
         self._add_noise()
@@ -156,7 +155,7 @@ class Bisecting(Searching):
         place = next(at for at, one in enumerate(self._commits) if one.hash == step.commits[0])
         before = self._commits[place - 1] if place else Commit(self._good)
         head = self._by_hash[step.commit]
-        is_slower = (step.effect > 0) == (self._subject.metrics[0].better == "lower")
+        is_slower = (step.effect > 0) == (self._metric.better == "lower")
         lines = why(
             self._subject,
             before,

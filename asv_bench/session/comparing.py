@@ -9,7 +9,6 @@ from typing import Any
 
 from asv_bench.compare.clock_findings import clock_findings
 from asv_bench.compare.comparison import CommitComparison, Headway
-from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import (
     comparison_table,
@@ -23,7 +22,9 @@ from asv_bench.explain.why import why
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.commits import last_change
 from asv_bench.git.repository import Commit, kind_of
-from asv_bench.measure.samples import CommitUnusable, Pair, PairSource
+from asv_bench.measure.log import Logged
+from asv_bench.measure.rounds import Design, two_cells
+from asv_bench.measure.samples import CommitUnusable, Pair, RoundSource
 from asv_bench.measure.software import Software, differences
 from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
 from asv_bench.output.contradictions import processes_apart
@@ -33,15 +34,15 @@ from asv_bench.output.table_files import TableFiles
 from asv_bench.session.exit_codes import ExitCode, exit_code, gate_text
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.session.session import Session
-from asv_bench.subjects.subject import Subject
+from asv_bench.subjects.declared import DeclaredSubject
 
 
-class Comparing(Session[Subject]):
-    """One comparison from its first process to its record."""
+class Comparing(Session):
+    """One comparison from its first process to its record, of two cells or by another design."""
 
     def __init__(
         self,
-        subject: Subject,
+        subject: DeclaredSubject,
         # What the user calls them; the first is the base, the last the head.
         given: Sequence[tuple[str, Commit]],
         plan: ComparisonPlan,
@@ -55,6 +56,7 @@ class Comparing(Session[Subject]):
         options: Sequence[str] | None = None,
         # Verdicts that end with an exit code of their own.
         gate: Collection[Verdict] = (),
+        design: Design | None = None,  # None: pairs of the base and the head
     ) -> None:
         self._options = options
         self._why: list[str] = []
@@ -62,13 +64,18 @@ class Comparing(Session[Subject]):
         self._base, self._head = base, head = given[0][1], given[-1][1]
         self._plan = plan
         self._gate = gate
-        self._names = [metric.name for metric in subject.metrics]
-        self._units = {metric.name: metric.unit for metric in subject.metrics}
-        self._margins = margins_of(subject)
+        self._design = design or two_cells(*self._ends)
+        self._metric_of = self._design.named(subject.metrics)
+        self._units = {name: metric.unit for name, metric in self._metric_of.items()}
+        self._margins = {
+            name: metric.margin
+            for name, metric in self._metric_of.items()
+            if metric.margin is not None
+        }
         settings = {
             "base": base.to_json(),
             "head": head.to_json(),
-            "benchmarks": self._names,
+            "benchmarks": list(self._metric_of),
             "margins": self._margins,
             "plan": plan.to_json(),
         }
@@ -82,13 +89,13 @@ class Comparing(Session[Subject]):
         if self._how.anyway or not self._subject.are_same(*self._ends):
             return None
         self._print_commits()
-        self.comparisons = [Comparison.of_same(name, *self._ends) for name in self._names]
+        self.comparisons = [Comparison.of_same(name, *self._ends) for name in self._metric_of]
         self._why = self._last_change()
         return self.code()
 
     def _last_change(self) -> list[str]:
         """The newest commit up to the head that changes what is measured, and how to compare it."""
-        subject = self._subject.measured
+        subject = self._subject
         if kind_of(self._head.hash) != "commit":
             return []
         changed = last_change(
@@ -109,19 +116,18 @@ class Comparing(Session[Subject]):
     def begin(self) -> list[str]:
         """See `Session`."""
         self._print_commits()
-        known = self._noise.of(list(self._subject.metric_of.values()))
-        metrics = self._subject.metric_of.items()
-        self._learn({name: known[metric] for name, metric in metrics if metric in known})
+        known = self._noise.of([metric.name for metric in self._subject.metrics])
+        metrics = self._metric_of.items()
+        self._learn({name: known[one.name] for name, one in metrics if one.name in known})
         return []
 
     def _learn(self, pools: Mapping[str, Sequence[float]]) -> None:
         """Compare with this noise of the machine."""
         self._pools = pools
-        self._comparison = CommitComparison(
-            *self._ends, self._names, self._plan, pools, self._margins, self._units
-        )
+        metrics = self._subject.metrics
+        self._comparison = CommitComparison(self._design, metrics, self._plan, pools)
 
-    def measure(self, source: PairSource) -> ExitCode:
+    def measure(self, source: RoundSource) -> ExitCode:
         """See `Session`: also after Ctrl-C, or where a commit is unusable, with what is known."""
         bar = Progress(
             self._console,
@@ -135,20 +141,20 @@ class Comparing(Session[Subject]):
                 lines = (pair_line(now.measured, pair) for pair in measured.values())
                 print_sentences(self._console, lines)
             # Kept pairs take no time, and say nothing of the time that is left.
-            if now.measured > self._kept.restored:
+            if now.measured > self._log.restored:
                 bar.show(now.kept, f"comparing, an answer is possible after {now.next_look}")
 
         try:
             with bar:
-                kept = KeptPairs(source, self._kept, "pairs")
-                self.comparisons = self._comparison.run(kept, on_pair)
+                logged = Logged(source, self._log, "pairs")
+                self.comparisons = self._comparison.run(logged, on_pair)
         except (KeyboardInterrupt, CommitUnusable) as error:
             self.is_interrupted = isinstance(error, KeyboardInterrupt)
             self.comparisons = self._comparison.answers_after(error)
         # Not pair by pair: an interruption would leave out one that the answer rests on.
         self._record.samples = [pair.to_json() for pair in self._comparison.pairs()]
         if not self.is_interrupted:
-            learnt = self._subject.of_lives.items()
+            learnt = self._design.of_lives(self._subject.metrics).items()
             self._noise.add({metric: self._comparison.kept_pairs(name) for metric, name in learnt})
         self.comparisons = self.judged(self.comparisons)
         return self.code()
@@ -175,8 +181,8 @@ class Comparing(Session[Subject]):
         for reason in dict.fromkeys(entry.reason for entry in self.comparisons if entry.reason):
             self._console.print(reason)
         self._record.warn(self._console, self._contradictions())
-        units = {metric.name: metric.unit for metric in self._subject.measured.known}
-        others = self._subject.measured.others
+        units = {metric.name: metric.unit for metric in self._subject.known}
+        others = self._subject.others
         print_sentences(self._console, others_lines(others, self._ends, units))
         print_sentences(self._console, self.answers(), "bold")
         self._look_why()
@@ -191,9 +197,7 @@ class Comparing(Session[Subject]):
         # The answer stands already, and Ctrl-C leaves it.
         looking = Progress(self._console, "looking at what differs besides time")
         with suppress(KeyboardInterrupt), looking:
-            self._why = why(
-                self._subject.measured, self._base, self._head, self._options, self._cells()
-            )
+            self._why = why(self._subject, self._base, self._head, self._options, self._cells())
 
     def heading(self) -> str:
         """The answer in a line."""
@@ -227,7 +231,7 @@ class Comparing(Session[Subject]):
         return {
             "comparisons": [comparison.to_json() for comparison in self.comparisons],
             "cells": {end: cell.to_json() for end, cell in self._cells().items()},
-            "others": self._subject.measured.others,
+            "others": self._subject.others,
             "why": self._why,
             "pools": {name: len(pool) for name, pool in self._pools.items()},
             "gate": gate_text(self._gate),
@@ -239,7 +243,7 @@ class Comparing(Session[Subject]):
         return self._base.hash, self._head.hash
 
     def _cells(self) -> Mapping[str, Software]:
-        return self._subject.measured.cells
+        return self._subject.cells
 
     def _apart(self) -> list[str]:
         """What differs between the ends besides what was asked."""
@@ -250,7 +254,7 @@ class Comparing(Session[Subject]):
 
     def _pairs(self) -> Iterator[Pair]:
         """The pairs of all benchmarks that were not discarded."""
-        for name in self._names:
+        for name in self._metric_of:
             yield from self._comparison.kept_pairs(name)
 
     def _print_commits(self) -> None:
@@ -273,13 +277,8 @@ class Comparing(Session[Subject]):
         unit = "s" if set(self._units.values()) == {"seconds"} else ""
         readings = (
             (f"{name} of {side} {reading.commit[:8]}", reading.value)
-            for name in self._names
+            for name in self._metric_of
             for pair in self._comparison.kept_pairs(name)
             for side, reading in (("base", pair.base), ("head", pair.head))
         )
         return processes_apart(readings, unit)
-
-
-def margins_of(subject: Subject) -> dict[str, float]:
-    """The margins of metrics that have one of their own."""
-    return {metric.name: metric.margin for metric in subject.metrics if metric.margin is not None}

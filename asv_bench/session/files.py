@@ -11,16 +11,15 @@ from typing import Any
 
 from asv_bench.bisect.file_account import FileWords
 from asv_bench.bisect.file_finding import FileFinding, FileTry
-from asv_bench.bisect.file_search import ROLES, FileSearch
+from asv_bench.bisect.file_search import FileSearch
 from asv_bench.bisect.finding import Direction
 from asv_bench.bisect.plan import SearchPlan
 from asv_bench.compare.comparison import Headway
-from asv_bench.compare.kept_pairs import KeptPairs
 from asv_bench.errors import Refused
 from asv_bench.git.file_changes import FileChange, PartCommits, changes_between
 from asv_bench.git.repository import Commit, kind_of, short
-from asv_bench.measure.rounds import RoundSource
-from asv_bench.measure.samples import Pair
+from asv_bench.measure.log import Logged
+from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names, repeating
 from asv_bench.output.progress import Progress
@@ -29,7 +28,6 @@ from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.session.searching import Searching
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.three_cells import three_cells
 
 
 class SearchingFiles(Searching):
@@ -90,10 +88,12 @@ class SearchingFiles(Searching):
 
     def known(self) -> ExitCode | None:
         """See `Session`: there is nothing to divide."""
-        if len(self._changes) > 1:
-            return None
-        self._scratch.close()
-        return ExitCode.GOOD
+        return None if len(self._changes) > 1 else ExitCode.GOOD
+
+    def settle(self) -> ExitCode:
+        """See `Session`: parts of the change are not needed any more then."""
+        with self._scratch:
+            return super().settle()
 
     def names(self) -> Sequence[str]:
         """See `Session`."""
@@ -107,13 +107,8 @@ class SearchingFiles(Searching):
         )
         return [what, *self._apart(), *super().begin()]
 
-    def note_end(self) -> None:
-        """See `Session`: parts of the change are not needed any more."""
-        self._scratch.close()
-
     def measure(self, source: RoundSource) -> ExitCode:
         """See `Session`."""
-        kept, rounds = self._kept, three_cells(source, self._subject.metrics, self._bad.hash, ROLES)
         bar = Progress(self._console, "warming up (each end once), then measuring", None, "pairs")
 
         def on_pair(part: str, now: Headway, pairs: Mapping[str, Pair]) -> None:
@@ -126,18 +121,16 @@ class SearchingFiles(Searching):
 
         with bar:
             self.finding = FileSearch(
-                lambda part: KeptPairs(source, kept, part),
-                lambda part: KeptPairs(rounds, kept, part),
+                lambda part: Logged(source, self._log, part),
                 self._commit_of,
                 self._good.hash,
                 self._bad.hash,
                 len(self._changes),
-                self._benchmark,
+                self._metric,
                 likely=sum(not change.is_prose for change in self._changes),
                 direction=self._direction,
                 plan=self._plan,
                 pool=self._pool,
-                unit=self._subject.metrics[0].unit,
                 on_pair=on_pair,
                 on_try=on_try,
             ).run()

@@ -23,7 +23,6 @@ from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.engine_runs import EngineWorkload
 from asv_bench.subjects.own_suite import OwnSuite
-from asv_bench.subjects.subject import Subject
 from asv_bench.words import first_of
 
 MOST = 10_000
@@ -283,11 +282,13 @@ class Outputs:
         return TableFiles.beside_record(self.json, markdown=self.markdown, csv=self.csv)
 
 
-def ends_of(subject: Subject, names: Sequence[str], console: Console) -> list[tuple[str, Commit]]:
+def ends_of(
+    subject: DeclaredSubject, names: Sequence[str], console: Console
+) -> list[tuple[str, Commit]]:
     """Commits or labels beside what the user calls them; `say_unmeasured` of the last."""
     # The working tree's snapshot is a file of the checkout, too: it comes last.
     known = {name: subject.resolve(name) for name in sorted(names, key=WORKING_TREE.__eq__)}
-    say_unmeasured(subject.measured, known[names[-1]], console)
+    say_unmeasured(subject, known[names[-1]], console)
     return [(name, known[name]) for name in names]
 
 
@@ -308,7 +309,7 @@ def say_unmeasured(subject: DeclaredSubject, head: Commit, console: Console) -> 
 
 
 def differing(
-    subject: Subject, before: str | None, commits: Sequence[str], console: Console
+    subject: DeclaredSubject, before: str | None, commits: Sequence[str], console: Console
 ) -> list[str]:
     """The commits, oldest first, in which what is measured differs from the commit before.
 
@@ -329,7 +330,7 @@ def differing(
     return found
 
 
-def parent_of(subject: Subject, name: str) -> str:
+def parent_of(subject: DeclaredSubject, name: str) -> str:
     """How to call the commit before another, which is named alone.
 
     Raises Refused if there is none: before the first commit, a label, or the working tree.

@@ -15,7 +15,7 @@ from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
 
 
-class Searching(Session[DeclaredSubject]):
+class Searching(Session):
     """One search for what made a benchmark slower, or faster.
 
     `among` says what is searched, for the record.
@@ -31,7 +31,8 @@ class Searching(Session[DeclaredSubject]):
         how: MeasuringOptions,
         hosts: FleetOptions | None = None,
     ) -> None:
-        self._benchmark = subject.metrics[0].name
+        self._metric = subject.metrics[0]
+        self._benchmark = self._metric.name
         settings = {
             **among,
             "benchmark": self._benchmark,

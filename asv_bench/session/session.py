@@ -8,18 +8,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import typer
 
-from asv_bench.compare import kept_pairs
-from asv_bench.compare.kept_pairs import KeptFile
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.errors import MeasurementFailed
 from asv_bench.fleet.fleet import Fleet
 from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
+from asv_bench.measure import log
 from asv_bench.measure.imports import same_code
+from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.destinations import require_writable
@@ -32,12 +32,10 @@ from asv_bench.process.doing import command_line
 from asv_bench.process.termination import termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions
-from asv_bench.subjects.subject import Subject
-
-S = TypeVar("S", bound=Subject)
+from asv_bench.subjects.declared import DeclaredSubject
 
 
-class Session(ABC, Generic[S]):
+class Session(ABC):
     """One question about commits or labels.
 
     A verb says what is known without measuring, how pairs are measured, and how the answer is
@@ -49,20 +47,20 @@ class Session(ABC, Generic[S]):
     """Whether the same command goes on where it was interrupted."""
     _record: Record
     _noise: NoisePools
-    _kept: KeptFile
+    _log: Log
     _fleet: Fleet | None = None
 
     def __init__(
         self,
         command: str,
         settings: Mapping[str, Any],
-        subject: S,
+        subject: DeclaredSubject,
         files: TableFiles,
         how: MeasuringOptions,
         hosts: FleetOptions | None = None,
     ) -> None:
         if self.keeps_pairs:
-            require_writable(kept_pairs.FOLDER / "pairs.jsonl")
+            require_writable(log.FOLDER / "pairs.jsonl")
         self._command = command
         self._settings = settings
         self._subject = subject
@@ -82,7 +80,7 @@ class Session(ABC, Generic[S]):
             code = self.settle()
             self.show(code, self._files.record)
         finally:
-            self._subject.measured.forget()
+            self._subject.forget()
         if code is ExitCode.INTERRUPTED:
             self._console.print(f"go on with these pairs: {command_line('--fresh')}")
         if code:
@@ -98,7 +96,7 @@ class Session(ABC, Generic[S]):
             checkout_lock(WORKPLACE),
             opened_fleet(
                 self._hosts,
-                self._subject.measured,
+                self._subject,
                 self.names(),
                 self._console,
                 require_quiet=self._how.require_quiet,
@@ -109,7 +107,7 @@ class Session(ABC, Generic[S]):
 
     def show(self, code: ExitCode, path: Path | None) -> Path:
         """Print the answer and write the record; where it is."""
-        self._record.warn(self._console, same_code(self._subject.measured.cells))
+        self._record.warn(self._console, same_code(self._subject.cells))
         if self._ending:
             print_sentences(self._console, [self._ending], "bold")
         else:
@@ -143,16 +141,21 @@ class Session(ABC, Generic[S]):
     def begin(self) -> list[str]:
         """Prepare for the noise of the machine; sentences that say what is measured."""
 
+    def sentence(self) -> str:
+        """What is measured and where, for the user to check."""
+        return self._subject.sentence()
+
+    def described(self) -> dict[str, Any]:
+        """What is measured, for the record."""
+        return self._subject.to_json()
+
     def source(self) -> AbstractContextManager[Any]:
-        """What measures pairs; leaving it as a context ends its processes."""
+        """What measures rounds (`RoundSource`); leaving it as a context ends its processes."""
         return self._subject.pairs()
 
     @abstractmethod
     def measure(self, source: Any) -> ExitCode:
         """Measure until there is an answer; its code."""
-
-    def note_end(self) -> None:
-        """Called when nothing is measured any more, also after Ctrl-C or an error."""
 
     @abstractmethod
     def print_answer(self) -> None:
@@ -164,18 +167,20 @@ class Session(ABC, Generic[S]):
 
     def _begin_record(self) -> None:
         subject = self._subject
-        known = {"subject": subject.to_json(), "fixed": subject.fixed}
+        known = {"subject": self.described(), "fixed": subject.fixed}
         settings = {**self._settings, **known, "devices": list(self.devices())}
         self._record = record_of(self._command, settings, self._fleet)
         # The machine's noise is that of single lives, whatever is made of them.
-        self._noise = NoisePools(self._record, subject=subject.measured.to_json())
+        self._noise = NoisePools(self._record, subject=subject.to_json())
 
     def _measured(self) -> ExitCode:
         """The code of what is measured, or of what ends it before."""
-        said = [*self.begin(), self._subject.sentence()]
+        said = [*self.begin(), self.sentence()]
         if self.keeps_pairs:
-            self._kept = KeptFile.of_record(self._record, self._how.resume)
-            said += [*self._kept.sentences(), *self._noise.complaints]
+            # GPUs of one kind measure alike.
+            settings = {**self._record.settings, "devices": None, **conditions(self._record)}
+            self._log = Log.of_settings(settings, self._command, self._how.resume)
+            said += [*self._log.sentences(), *self._noise.complaints]
         print_sentences(self._console, said)
         quiet = self._how.require_quiet
         look_around(self._record, self._console, self._subject, self._fleet, require_quiet=quiet)
@@ -199,12 +204,11 @@ class Session(ABC, Generic[S]):
             is_answer = code is not ExitCode.INTERRUPTED
         finally:
             self.seconds = time.monotonic() - begun
-            self.note_end()
         self._record.notes += filter(None, [self._ending])
         if self.keeps_pairs:
-            self._record.notes += self._kept.complaints
+            self._record.notes += self._log.complaints
             if is_answer:
-                self._kept.finish()
+                self._log.finish()
         return code
 
     def _outcome(self, code: ExitCode) -> str:
@@ -226,8 +230,8 @@ class Session(ABC, Generic[S]):
         """The facts that the figures depend on."""
         return environment_of(
             self._record,
-            self._subject.sentence(),
+            self.sentence(),
             self._subject.devices,
-            with_torch=self._subject.measured.has_engine,
+            with_torch=self._subject.has_engine,
             seconds=self.seconds,
         )

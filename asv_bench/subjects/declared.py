@@ -6,7 +6,7 @@ import hashlib
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -22,7 +22,7 @@ from asv_bench.measure.life import CommandLife, Life, ServerLife
 from asv_bench.measure.lives import HOST, WALL, Lives, Place
 from asv_bench.measure.places import places
 from asv_bench.measure.processes import Processes
-from asv_bench.measure.rounds import RoundSource
+from asv_bench.measure.samples import RoundSource
 from asv_bench.measure.software import Software
 from asv_bench.measure.trees import SUBJECT, Trees
 from asv_bench.output.redaction import without_secrets
@@ -154,11 +154,6 @@ class DeclaredSubject:
         return self._text.subject.name
 
     @property
-    def measured(self) -> DeclaredSubject:
-        """See `Subject`."""
-        return self
-
-    @property
     def repository(self) -> Path:
         """The folder of the repository."""
         return self._root
@@ -194,13 +189,6 @@ class DeclaredSubject:
     def metrics(self) -> Sequence[Metric]:
         """See `Subject`: the declared ones, or the wall time where there is none."""
         return self._metrics
-
-    @property
-    def metric_of(self) -> Mapping[str, str]:
-        """See `Subject`: each is a figure of lives itself."""
-        return {metric.name: metric.name for metric in self.metrics}
-
-    of_lives = metric_of
 
     @property
     def fixed(self) -> str:

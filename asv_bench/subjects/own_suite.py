@@ -25,8 +25,7 @@ from asv_bench.measure.life import Life
 from asv_bench.measure.lives import Lives, repeats_for
 from asv_bench.measure.places import CPU, shared_out
 from asv_bench.measure.processes import Job, LifeFailed, Processes
-from asv_bench.measure.rounds import RoundSource
-from asv_bench.measure.samples import Absence, CommitUnusable
+from asv_bench.measure.samples import Absence, CommitUnusable, RoundSource
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.output.console import make_console, print_sentences

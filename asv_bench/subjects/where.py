@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from asv_bench.measure.life import Life
-from asv_bench.measure.samples import LifeSource, PairSource
+from asv_bench.measure.samples import RoundSource
 from asv_bench.measure.software import Software
 from asv_bench.subjects.subject import Metric
 from asv_bench.subjects.subject_file import SubjectTable
@@ -26,7 +26,7 @@ class Work:
     """Whether variants may run with other packages, so that it is looked which."""
 
 
-class LivesElsewhere(LifeSource, PairSource, Protocol):
+class LivesElsewhere(RoundSource, Protocol):
     """What runs lives on other machines; they end with `stop`.
 
     The fields are as those of `DeclaredSubject`; they grow while lives are measured.

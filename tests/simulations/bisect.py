@@ -15,7 +15,7 @@ from asv_bench.bisect.plan import SearchPlan
 from asv_bench.bisect.search import Search
 from asv_bench.output.table import Column, Table, digits
 
-from .commits import SIMULATED_BENCHMARK, SimulatedCommits
+from .commits import SIMULATED, SimulatedCommits
 from .noise import NOISES, Noise
 
 GOOD = "good"
@@ -121,9 +121,7 @@ def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -
         nonlocal searched
         searched += probe.stage is Stage.SEARCH
 
-    finding = Search(
-        lambda part: source, GOOD, commits, SIMULATED_BENCHMARK, plan=plan, on_probe=count
-    ).run()
+    finding = Search(lambda part: source, GOOD, commits, SIMULATED, plan=plan, on_probe=count).run()
     culprits = {commits[place] for place in places}
     named = [set(step.commits) for step in finding.confirmed_steps]
     is_wrong = any(not one & culprits for one in named)

@@ -9,16 +9,17 @@ from types import MappingProxyType
 import numpy as np
 
 from asv_bench.measure.samples import Absence, CommitUnusable, Pair, Reading
+from asv_bench.subjects.subject import Metric
 
 from .noise import Noise
+from .rounds_of_pairs import RoundsOfPairs
 
 SIMULATED_BENCHMARK = "simulated.Workload.track_step_time"
+SIMULATED = Metric(SIMULATED_BENCHMARK, "seconds")
 
 
-class SimulatedCommits:
-    """A `PairSource` of one benchmark that draws its figures; each device drifts by itself."""
-
-    prepares_together = False
+class SimulatedCommits(RoundsOfPairs):
+    """Pairs of one benchmark. It draws its figures; each device drifts by itself."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class SimulatedCommits:
         benchmarks: Collection[str] | None = None,
         device: str | None = None,
     ) -> Mapping[str, Pair]:
-        """One pair; see `PairSource.pair`."""
+        """See `RoundsOfPairs`."""
         self.prepare(base)
         self.prepare(head)
         place = self._devices[0] if device is None else device

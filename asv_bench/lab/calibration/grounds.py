@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 from asv_bench.lab.calibration.planting import ScratchClone
 from asv_bench.measure.delay import VARIABLE, Delay
 from asv_bench.measure.lives import WALL
-from asv_bench.measure.rounds import RoundSource
-from asv_bench.measure.samples import PairSource
+from asv_bench.measure.samples import RoundSource
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Metric
@@ -38,7 +37,7 @@ class PlantedEnds:
 class EngineGround:
     """The engine of kvtrail's HEAD, with a longer decode step in a scratch clone."""
 
-    def __init__(self, source: PairSource, clone: ScratchClone) -> None:
+    def __init__(self, source: RoundSource, clone: ScratchClone) -> None:
         self.source = source
         self.remarks: list[str] = []  # sentences about what could not be planted
         self._clone = clone
@@ -61,9 +60,9 @@ class EngineGround:
     def _measured_step(self) -> float:
         return statistics.median(
             reading.value
-            for number in range(_STEP_PAIRS)
-            for pair in self.source.pair(self.commit, self.commit, head_first=bool(number)).values()
-            for reading in (pair.base, pair.head)
+            for _ in range(_STEP_PAIRS)
+            for of_cell in self.source.round([self.commit, self.commit]).readings
+            for reading in of_cell.values()
         )
 
 
@@ -125,7 +124,7 @@ class DeclaredGround:
         return None
 
     def _value(self, name: str, metric: Metric) -> float:
-        return self.source.life(name, benchmarks=(metric.name,))[metric.name].value
+        return self.source.round([name], metrics=[metric.name]).readings[0][metric.name].value
 
     def _delayed(self, metric: Metric, added: float) -> str:
         delay = Delay(added * SECONDS_OF[metric.unit], is_told=metric.name != WALL)

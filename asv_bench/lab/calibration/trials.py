@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console
 
 from asv_bench.compare.comparison import CommitComparison, Headway
-from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import STYLES
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.lab.calibration.grounds import Ground, PlantedEnds
-from asv_bench.measure.samples import Pair, PairSource
+from asv_bench.measure.log import Log, Logged
+from asv_bench.measure.rounds import two_cells
+from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, percentage
@@ -92,7 +93,7 @@ class Trials:
     metrics: Sequence[Metric]
     plan: ComparisonPlan  # of every comparison; metrics may have margins of their own
     pools: NoisePools  # to whose noise each trial of a commit with itself adds
-    kept: KeptFile  # the pairs of an interrupted command, which are not measured again
+    log: Log  # the pairs of an interrupted command, which are not measured again
     record: Record
     console: Console
     must_find: bool  # see `PlantedTrial`
@@ -115,11 +116,10 @@ class Trials:
         return self.plan if metric.margin is None else self.plan.with_margin(metric.margin)
 
     def _compare(
-        self, source: PairSource, name: str, ends: PlantedEnds, metric: Metric | None = None
+        self, source: RoundSource, name: str, ends: PlantedEnds, metric: Metric | None = None
     ) -> None:
         metrics = self.metrics if metric is None else (metric,)
         names = [one.name for one in metrics]
-        margins = {one.name: one.margin for one in metrics if one.margin is not None}
         begun = time.monotonic()
         with Progress(self.console, name, self.plan.cap, "pairs at most") as progress:
 
@@ -127,15 +127,14 @@ class Trials:
                 self.record.samples += [{"trial": name, **one.to_json()} for one in pairs.values()]
                 progress.show(now.kept)
 
-            comparing = CommitComparison(
-                ends.base, ends.head, names, self.plan, self.pools.of(names), margins
-            )
-            kept = KeptPairs(source, self.kept, name)
-            found = comparing.run(kept, on_pair)
+            design, pools = two_cells(ends.base, ends.head), self.pools.of(names)
+            comparing = CommitComparison(design, metrics, self.plan, pools)
+            logged = Logged(source, self.log, name)
+            found = comparing.run(logged, on_pair)
         seconds = time.monotonic() - begun
         pairs = {one: comparing.kept_pairs(one) for one in names}
         # What is kept wholly was added when it was measured.
-        if metric is None and kept.measured:
+        if metric is None and logged.measured:
             self.pools.add_same(pairs)
         for one, comparison in zip(metrics, found, strict=True):
             if comparison.verdict is Verdict.NOT_MEASURED:

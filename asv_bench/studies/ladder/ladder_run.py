@@ -12,6 +12,7 @@ from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.lives import Place
+from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Pair
 from asv_bench.studies.ladder.claims import Trial
 from asv_bench.studies.ladder.findings import FoundClaim, find
@@ -19,6 +20,7 @@ from asv_bench.studies.ladder.rung_pairs import MeasuresRungs, RungPairs
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rung_run import STEP_TIME, WATERFALL_WORKLOAD
 from asv_bench.studies.ladder.rungs import Rung
+from asv_bench.subjects.subject import Metric
 
 
 class CountingProcesses(MeasuresRungs, Protocol):
@@ -188,8 +190,8 @@ def try_claims(
             if measured:
                 samples.extend(pair.to_json() for pair in source.whole(seed, measured[seed]))
 
-        ends = trial.base.label, trial.head.label
-        [comparison] = CommitComparison(*ends, [seed], plan).run(source, on_pair)
+        design, metric = two_cells(trial.base.label, trial.head.label), Metric(seed, "seconds")
+        [comparison] = CommitComparison(design, [metric], plan).run(source, on_pair)
         found.append(find(trial, comparison, source.pairs[seed], plan))
         watcher.found(found[-1])
     return found

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from asv_bench.measure.lives import Place
 from asv_bench.measure.processes import LifeFailed
-from asv_bench.measure.samples import Absence, Pair, Reading, SampleFailed
+from asv_bench.measure.samples import Absence, Pair, Reading, Round, SampleFailed
 from asv_bench.measure.turns import in_turns
 from asv_bench.process.gpu_watch import why_discarded
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN, Trial
@@ -36,7 +36,7 @@ class MeasuresRungs(Protocol):
 
 
 class RungPairs:
-    """A `PairSource` whose commits are rungs and whose benchmarks are claims.
+    """A `RoundSource` whose commits are rungs and whose benchmarks are claims.
 
     Parameters
     ----------
@@ -73,31 +73,31 @@ class RungPairs:
 
     @property
     def devices(self) -> Sequence[str]:
-        """See `PairSource`."""
+        """See `RoundSource`."""
         return tuple(self._places)
 
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
-        """See `PairSource`: rungs are of one tree, and there is nothing to make ready."""
+        """See `RoundSource`: rungs are of one tree, and there is nothing to make ready."""
         return {}
 
     def stop(self) -> None:
-        """See `PairSource`."""
+        """See `RoundSource`."""
         self._processes.stop()
 
-    def pair(
+    def round(
         self,
-        base: str,
-        head: str,
+        cells: Sequence[str],
+        order: Sequence[int] | None = None,
         *,
-        head_first: bool,
-        benchmarks: Collection[str] | None = None,
+        metrics: Collection[str] | None = None,
         device: str | None = None,
-    ) -> Mapping[str, Pair]:
-        """See `PairSource`: a pair of one claim."""
-        [seed] = benchmarks or self._trials
+    ) -> Round:
+        """See `RoundSource`: both rungs of one claim, in turns."""
+        [seed] = metrics or self._trials
         trial = self._trials[seed]
         place = self._places[device or self.devices[0]].for_turns()
-        rungs = (trial.head, trial.base) if head_first else (trial.base, trial.head)
+        places = tuple(order or (0, 1))
+        rungs = [(trial.base, trial.head)[one] for one in places]
 
         def measure(number: int, variables: Mapping[str, str]) -> RungAnswer:
             answer = self._processes.measure(
@@ -110,13 +110,14 @@ class RungPairs:
         try:
             answers = dict(zip(rungs, in_turns(measure), strict=True))
         except LifeFailed as failure:
-            raise SampleFailed(head, (seed,), str(failure)) from None
+            raise SampleFailed(cells[1], (seed,), str(failure)) from None
         pairs = {
-            reported.figure: _pair(trial, reported.figure, answers, place, head_first)
+            reported.figure: _pair(trial, reported.figure, answers, place, places == (1, 0))
             for reported in trial.claim.reported
         }
         self.pairs[seed].append(pairs)
-        return {seed: pairs[SECONDS_PER_TOKEN]}
+        pair = pairs[SECONDS_PER_TOKEN]
+        return Round(places, ({seed: pair.base}, {seed: pair.head}))
 
     def whole(self, seed: str, pair: Pair) -> Collection[Pair]:
         """The pairs of all figures that came with this one of seconds a token.
@@ -124,7 +125,9 @@ class RungPairs:
         Other devices measure meanwhile: the last of the claim may be another's.
         """
         return next(
-            pairs.values() for pairs in self.pairs[seed] if pairs[SECONDS_PER_TOKEN] is pair
+            pairs.values()
+            for pairs in self.pairs[seed]
+            if pairs[SECONDS_PER_TOKEN].base.samples is pair.base.samples
         )
 
 

@@ -19,7 +19,7 @@ from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.measure.samples import CommitUnusable, Pair
 from tests.simulations.bisect import Scenario, bisect_often
-from tests.simulations.commits import SimulatedCommits
+from tests.simulations.commits import SIMULATED, SimulatedCommits
 from tests.simulations.noise import Noise
 
 
@@ -135,9 +135,9 @@ def test_several_named_commits_share_the_error_of_one() -> None:
     seen: list[float] = []
 
     class Spied(CommitComparison):
-        def __init__(self, base, head, benchmarks, plan, pools) -> None:
+        def __init__(self, design, metrics, plan, pools) -> None:
             seen.append(plan.alpha)
-            super().__init__(base, head, benchmarks, plan, pools)
+            super().__init__(design, metrics, plan, pools)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CommitComparison", Spied)
@@ -194,7 +194,8 @@ class HigherIsBetter(SimulatedCommits):
 
 def test_a_fall_of_what_should_be_high_is_a_regression_and_shown_as_a_fall() -> None:
     machine = HigherIsBetter(times({8: 1 / 0.9 - 1, 20: 1 / 1.05 - 1}), QUIET, 1)
-    finding, _, _ = search({}, machine=machine)
+    metric = replace(SIMULATED, better="higher")
+    finding, _, _ = search({}, machine=machine, metric=metric)
     assert finding.outcome is Outcome.FOUND
     assert finding.suspects == (COMMITS[8],)
     assert named(finding) == pytest.approx({COMMITS[8]: -0.10, COMMITS[20]: 0.05}, abs=0.01)

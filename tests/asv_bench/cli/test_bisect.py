@@ -12,8 +12,8 @@ from toy_repository import ToyRepository
 from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
-from asv_bench.compare import kept_pairs
 from asv_bench.errors import Refused
+from asv_bench.measure import log
 from asv_bench.measure.samples import CommitUnusable, Pair, SampleFailed
 from asv_bench.session import session
 from asv_bench.session.exit_codes import ExitCode
@@ -79,7 +79,7 @@ class Bench:
         self.benchmarks = [SIMULATED_BENCHMARK]
         self.machine = self.with_step(None)
         monkeypatch.setattr(session, "WORKPLACE", root)
-        monkeypatch.setattr(kept_pairs, "FOLDER", root / ".asv" / "pairs")
+        monkeypatch.setattr(log, "FOLDER", root / ".asv" / "pairs")
         monkeypatch.setattr(choose, "OwnSuite", self.suite)
         monkeypatch.setattr(choose, "REPOSITORY", root)
         monkeypatch.chdir(root)

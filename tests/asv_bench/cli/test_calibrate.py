@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 from asv_bench.cli import calibrate as command
 from asv_bench.cli.calibrate import effects_named, minutes_named
 from asv_bench.cli.commands import build_app
-from asv_bench.compare import kept_pairs
 from asv_bench.compare.catalog import Entry
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -30,6 +29,7 @@ from asv_bench.git.repository import Commit
 from asv_bench.lab.calibration import planting
 from asv_bench.lab.calibration.planting import ScratchClone, SpinTimes
 from asv_bench.lab.calibration.trials import PlantedTrial, Trials, are_sound, trial_table
+from asv_bench.measure import log
 from asv_bench.measure.lives import Place
 from asv_bench.session import session
 from asv_bench.subjects.own_suite import OwnSuite
@@ -215,7 +215,7 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrated:
     monkeypatch.setattr(command, "ground_of", lambda *_: contextlib.nullcontext(ground))
     # Another test may measure in this checkout meanwhile.
     monkeypatch.setattr(session, "WORKPLACE", tmp_path)
-    monkeypatch.setattr(kept_pairs, "FOLDER", tmp_path / "pairs")
+    monkeypatch.setattr(log, "FOLDER", tmp_path / "pairs")
 
     def calibrate(run: Callable[[Trials], None]) -> tuple[int, str, dict[str, Any], str]:
         monkeypatch.setattr(Trials, "run", lambda trials, *_: run(trials))

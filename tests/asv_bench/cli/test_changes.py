@@ -22,10 +22,11 @@ from typer.testing import CliRunner
 
 from asv_bench.cli import changes as command
 from asv_bench.cli.commands import build_app
-from asv_bench.compare import kept_pairs, noise_pools
+from asv_bench.compare import noise_pools
 from asv_bench.compare.catalog import Entry, select
 from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
+from asv_bench.measure import log
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.process.machine import machine_facts
 from asv_bench.session import session
@@ -60,7 +61,7 @@ class Project:
                 self.store(figure, folder)
         monkeypatch.setattr(choose, "OwnSuite", lambda _: self.suite(root))
         monkeypatch.setattr(session, "WORKPLACE", root)
-        for module in (kept_pairs, noise_pools):
+        for module in (log, noise_pools):
             monkeypatch.setattr(module, "FOLDER", root / ".asv" / module.__name__)
         monkeypatch.chdir(root)
 

@@ -21,9 +21,9 @@ from toy_project import ToyProject, git, make_project, run_ruler
 from typer.testing import CliRunner, Result
 
 from asv_bench.cli.commands import build_app
-from asv_bench.compare import kept_pairs
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Commit
+from asv_bench.measure import log
 from asv_bench.session import session
 from asv_bench.subjects import choose
 from asv_bench.subjects.own_suite import OwnSuite
@@ -214,7 +214,7 @@ def in_place(original: ToyProject, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The record of commands in this process, as if they were those of the toy, which stays."""
     monkeypatch.setattr(choose, "REPOSITORY", original.root)
     monkeypatch.setattr(session, "WORKPLACE", tmp_path)
-    monkeypatch.setattr(kept_pairs, "FOLDER", tmp_path / "pairs")
+    monkeypatch.setattr(log, "FOLDER", tmp_path / "pairs")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(original.root)
     return tmp_path / "record.json"
@@ -318,7 +318,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
         return done.exit_code, done.output, len(source.asked)
 
     monkeypatch.setattr(session, "WORKPLACE", tmp_path)
-    monkeypatch.setattr(kept_pairs, "FOLDER", tmp_path / "pairs")
+    monkeypatch.setattr(log, "FOLDER", tmp_path / "pairs")
     assert run(5)[0] == 130
     code, said, measured = run(None)
     assert (code, measured) == (3, FIRST_LOOK - 5)
@@ -331,7 +331,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
 
 
 def pairs_kept(root: Path) -> int:
-    paths = (root / ".asv" / "pairs").glob("*.jsonl")
+    paths = (root / ".asv" / "log").glob("*.jsonl")
     return sum(path.read_text().count('"part":') for path in paths)
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from simulated_pairs import BASE, HEAD, ScriptedPairs
 
-from asv_bench.compare import kept_pairs, noise_pools
+from asv_bench.compare import noise_pools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.git.repository import Commit
+from asv_bench.measure import log
 from asv_bench.measure.samples import GpuConditions, Pair, Reading
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.comparing import Comparing
@@ -28,12 +29,7 @@ class OnGpu:
 
     name, metrics, devices, remarks = "toy", [Metric("b", "seconds")], ["cpu"], ()
     fixed, has_engine = "", False
-    metric_of = of_lives = MappingProxyType({"b": "b"})
     known, cells, others = metrics, MappingProxyType({}), MappingProxyType({})
-
-    @property
-    def measured(self) -> OnGpu:
-        return self
 
     def sentence(self) -> str:
         return "nothing"
@@ -62,7 +58,7 @@ class Slowed(ScriptedPairs):
 def test_a_clock_that_the_head_lowers_is_said_before_the_verdict_and_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in (kept_pairs, noise_pools):
+    for module in (log, noise_pools):
         monkeypatch.setattr(module, "FOLDER", tmp_path)
     record = tmp_path / "record.json"
     ends = [("HEAD~1", Commit(BASE, "before")), ("HEAD", Commit(HEAD, "after"))]

@@ -17,12 +17,12 @@ from asv_bench.cli.history import every_nth
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Commit
-from asv_bench.history import kept_lives
 from asv_bench.history.asv_results import Figure, dates_of, read_results
 from asv_bench.history.histories import Histories
 from asv_bench.history.history_session import HistorySession
 from asv_bench.history.sessions import read_ratios
 from asv_bench.history.table import history_tables
+from asv_bench.measure import log
 from asv_bench.output.table import Table
 from asv_bench.subjects import choose, own_suite
 from asv_bench.subjects.own_suite import OwnSuite
@@ -50,7 +50,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
 def as_seen(project: ToyProject, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
     monkeypatch.setattr(choose, "REPOSITORY", project.root)
     monkeypatch.setattr(history_module, "WORKPLACE", project.root)
-    monkeypatch.setattr(kept_lives, "FOLDER", project.root.parent / "lives")
+    monkeypatch.setattr(log, "FOLDER", project.root.parent / "lives")
     monkeypatch.chdir(project.root)
     return project
 

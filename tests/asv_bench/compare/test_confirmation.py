@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from simulated_pairs import BASE, HEAD, ScriptedPairs
+from simulated_pairs import BASE, HEAD, ScriptedPairs, seconds
 
 from asv_bench.compare.confirmation import Standing, Suspicion, confirm
 
 OTHER = "d" * 40
 EFFECTS = {"slow": 1.05, "fast": 0.95, "same": 1.0, "unclear": 1.0}
+
+METRICS = {metric.name: metric for metric in seconds(*EFFECTS)}
 
 
 class Sources:
@@ -41,7 +43,7 @@ def test_each_suspicion_gets_its_standing_and_equal_commits_one_comparison() -> 
         Suspicion(BASE, HEAD, "unclear"): (True, Standing.UNRESOLVED),
     }
     sources = Sources()
-    answers = confirm(seemed, sources).by_suspicion
+    answers = confirm(seemed, METRICS, sources).by_suspicion
     for suspicion, (is_worse, standing) in seemed.items():
         assert Standing.of(answers[suspicion], is_worse=is_worse) is standing
     assert sources.asked == [("slow", "fast", "same", "unclear"), ("slow", "fast")]
@@ -50,7 +52,7 @@ def test_each_suspicion_gets_its_standing_and_equal_commits_one_comparison() -> 
 def test_a_commit_that_is_unusable_now_is_no_verdict_and_stops_nothing() -> None:
     unusable, usable = Suspicion(BASE, OTHER, "slow"), Suspicion(BASE, HEAD, "slow")
     sources = Sources(unusable={OTHER: "it has no engine"})
-    answers = confirm([unusable, usable], sources).by_suspicion
+    answers = confirm([unusable, usable], METRICS, sources).by_suspicion
     assert Standing.of(answers[unusable], is_worse=True) is Standing.NOT_COMPARED
     assert Standing.of(answers[usable], is_worse=True) is Standing.REGRESSION
     assert "it has no engine" in answers[unusable].reason

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_pairs import BASE, HEAD, ScriptedPairs, pair_of
+from simulated_pairs import BASE, HEAD, ScriptedPairs, pair_of, seconds
 
 from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.judging import within_commit
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.verdict import Verdict
+from asv_bench.measure.rounds import two_cells
 from asv_bench.output.record import Record
 
 NOISE = np.random.default_rng(5).normal(0, 0.001, 40).tolist()
@@ -29,6 +30,10 @@ def test_a_seam_of_two_pairs_is_a_difference_within_one_commit() -> None:
     assert within_commit([pairs[0], pair_of(1, 1, head_first=True, device="gpu1")]) == []
 
 
+def comparison() -> CommitComparison:
+    return CommitComparison(two_cells(BASE, HEAD), seconds("b"), pools={"b": NOISE})
+
+
 @pytest.mark.parametrize(
     ("effect", "verdict", "pairs", "confidence", "p"),
     [
@@ -41,7 +46,7 @@ def test_few_pairs_are_enough_where_the_noise_is_known(
     effect: float, verdict: Verdict, pairs: int, confidence: float, p: float
 ) -> None:
     source = ScriptedPairs(lambda name, number: (1 + effect) * math.exp(0.2 * NOISE[number]))
-    (answer,) = CommitComparison(BASE, HEAD, ["b"], pools={"b": NOISE}).run(source)
+    (answer,) = comparison().run(source)
     assert answer.verdict is verdict
     assert answer.pairs_used == pairs
     assert answer.test == "pooled ranks"
@@ -55,7 +60,7 @@ def test_a_run_that_is_noisier_than_the_pool_needs_more_pairs() -> None:
     def ratio(name: str, number: int) -> float:
         return 1.02 * math.exp(20 * NOISE[number])
 
-    (answer,) = CommitComparison(BASE, HEAD, ["b"], pools={"b": NOISE}).run(ScriptedPairs(ratio))
+    (answer,) = comparison().run(ScriptedPairs(ratio))
     assert answer.pairs_used > 5
 
 

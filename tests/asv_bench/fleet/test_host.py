@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from declared_repository import DeclaredRepository
 
-from asv_bench.compare.kept_pairs import RULER
 from asv_bench.fleet import host
 from asv_bench.fleet.host import Host, Order, Told, bare_environment, disturbances
 from asv_bench.measure.lives import Place
+from asv_bench.measure.log import RULER
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.process.gpu import GpuUse
 from asv_bench.process.surroundings import Surroundings
@@ -45,7 +45,7 @@ from asv_bench.fleet.host import Host
 order, commit = pickle.load(sys.stdin.buffer)
 host = Host(order, 1, "here", None)
 host.begin()
-host.measure("life", 0, False, commit)
+host.measure("round", 0, False, [commit])
 """
 
 
@@ -92,20 +92,20 @@ def test_it_measures_in_all_slots_with_files_of_its_own(
     assert made.begin().cores == os.cpu_count()
 
     def pair_in(slot: int) -> Told:
-        return made.measure("pair", slot, True, five, six, head_first=bool(slot))
+        return made.measure("round", slot, True, [five, six], (slot, 1 - slot))
 
     with ThreadPoolExecutor(2) as pool:
         pairs = list(pool.map(pair_in, (0, 1)))
     for slot, one in enumerate(pairs):
         assert one.error is None
-        pair = one.value["step"]
-        assert (pair.base.value, pair.head.value, pair.head_first) == (5.0, 6.0, bool(slot))
-        assert {pair.base.device, pair.head.device} == {f"here/{slot}"}
+        base, head = (of_cell["step"] for of_cell in one.value.readings)
+        assert (base.value, head.value, one.value.order) == (5.0, 6.0, (slot, 1 - slot))
+        assert {base.device, head.device} == {f"here/{slot}"}
     # Both slots asked at once, and a commit is set up once on a machine.
     assert (tmp_path / "log").read_text() == "x\n" * 2
     assert set().union(*(one.cells for one in pairs)) == {five, six}
     assert {name for one in pairs for name in one.others} == {"wall_s", "peak_rss_bytes"}
-    failed = pickle.loads(pickle.dumps(made.measure("life", 0, False, lacking).error))
+    failed = pickle.loads(pickle.dumps(made.measure("round", 0, False, [lacking]).error))
     assert isinstance(failed, CommitUnusable)
     assert failed.commit == lacking
 

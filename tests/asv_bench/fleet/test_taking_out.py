@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from measured_rounds import one_life
 
 import record_schema
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.fleet.fleet import MOST_THROTTLED, Fleet, FleetHost, HostGone
 from asv_bench.fleet.host import Disturbed, Told
 from asv_bench.fleet.opening import FleetOptions, of_kind
-from asv_bench.measure.samples import CommitUnusable, DeviceLost, GpuConditions, Reading
+from asv_bench.measure.samples import CommitUnusable, DeviceLost, GpuConditions, Reading, Round
 from asv_bench.measure.software import Software
 from asv_bench.process.machine import MachineFacts
 
@@ -36,7 +37,8 @@ class Scripted:
         self.asked: list[str] = []
         self.host = FleetHost(host_name, 1, self.ask, lambda: None, facts(**more))
 
-    def ask(self, method: str, slot: int, may_leave: bool, commit: str, **_: Any) -> Told:
+    def ask(self, method: str, slot: int, may_leave: bool, cells: Any, *_: Any, **__: Any) -> Told:
+        commit = cells if isinstance(cells, str) else cells[0]
         self.asked.append(f"{method} {commit[0]}")
         try:
             return self.says(commit, may_leave)
@@ -47,7 +49,7 @@ class Scripted:
 def measures(device: str, *events: str, **learnt: Any) -> Says:
     gpu = GpuConditions(1.0, 1.0, 1.0, events, None, 1) if events else None
     reading = Reading(GOOD, "step", 1.0, (1.0,), device, 0.0, 1.0, gpu)
-    return lambda *_: Told({"step": reading}, **learnt)
+    return lambda *_: Told(Round((0,), ({"step": reading},)), **learnt)
 
 
 def cannot(commit: str, otherwise: Says) -> Says:
@@ -85,11 +87,11 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
     fleet, said, _ = fleet_of(gone, TWO)
     for _ in range(2):
         with pytest.raises(DeviceLost, match="one is lost: no route"):
-            fleet.life(GOOD, device="one/0")
+            one_life(fleet, GOOD, device="one/0")
     assert said == ["one is taken out of the fleet, as it is lost: no route"]
     assert fleet.devices == ["two/0"]
     # Where no host is named, the next one is asked.
-    assert fleet.life(GOOD)["step"].device == "two/0"
+    assert one_life(fleet, GOOD)["step"].device == "two/0"
     hosts = msgspec.convert(json.loads(json.dumps(fleet.to_json())), dict[str, record_schema.Host])
     assert hosts["one"].taken_out == "is lost: no route"
     assert hosts["two"].taken_out is None
@@ -97,7 +99,7 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
     fleet, said, _ = fleet_of(gone, TWO)
     fleet.stop()
     with pytest.raises(DeviceLost):
-        fleet.life(GOOD, device="one/0")
+        one_life(fleet, GOOD, device="one/0")
     assert said == []
     assert fleet.to_json()["one"]["taken_out"] is None
 
@@ -106,41 +108,41 @@ def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
     fleet, said, hosts = fleet_of(cannot(BAD, ONE), cannot(BAD, TWO))
     for device in ("one/0", "two/0"):
         with pytest.raises(CommitUnusable, match="the disk is full"):
-            fleet.life(BAD, device=device)
+            one_life(fleet, BAD, device=device)
     assert said == []
     assert len(fleet.devices) == 2
-    assert [host.asked for host in hosts] == [["life b"], ["prepare b", "life b"]]
+    assert [host.asked for host in hosts] == [["round b"], ["prepare b", "round b"]]
 
 
 def test_a_host_that_alone_cannot_measure_a_commit_is_at_fault_and_the_only_one_believed() -> None:
     fleet, said, _ = fleet_of(cannot(BAD, ONE), cannot(GOOD, TWO))
     with pytest.raises(DeviceLost, match="one cannot measure bbbbbbbb, which two can"):
-        fleet.life(BAD, device="one/0")
+        one_life(fleet, BAD, device="one/0")
     assert len(said) == 1
     assert fleet.devices == ["two/0"]
     with pytest.raises(CommitUnusable):
-        fleet.life(GOOD)
+        one_life(fleet, GOOD)
     assert fleet.devices == ["two/0"]
 
 
 def test_the_last_host_is_used_though_it_is_disturbed_unless_quiet_is_required() -> None:
     fleet, said, hosts = fleet_of(disturbed(ONE), disturbed(TWO))
     with pytest.raises(DeviceLost, match="one is disturbed: other load"):
-        fleet.life(GOOD, device="one/0")
+        one_life(fleet, GOOD, device="one/0")
     for _ in range(2):
-        assert fleet.life(GOOD, device="two/0")["step"].value == 1.0
+        assert one_life(fleet, GOOD, device="two/0")["step"].value == 1.0
     assert said[1:] == ["two, the last host, is disturbed: other load"]
     # It is looked at before the first life alone, which is asked for again.
-    assert hosts[1].asked == ["life a"] * 3
+    assert hosts[1].asked == ["round a"] * 3
     fleet, *_ = fleet_of(disturbed(ONE), disturbed(TWO), spares_last=False)
     with pytest.raises(MeasurementFailed, match="no host of the fleet is left"):
-        fleet.life(GOOD)
+        one_life(fleet, GOOD)
 
 
 def test_a_host_that_throttles_is_taken_out_and_what_it_measured_counts() -> None:
     fleet, said, _ = fleet_of(measures("one/0", "hw_thermal_slowdown"), TWO)
     for _ in range(MOST_THROTTLED):
-        assert fleet.life(GOOD, device="one/0")["step"].value == 1.0
+        assert one_life(fleet, GOOD, device="one/0")["step"].value == 1.0
     assert said == ["one is taken out of the fleet, as it throttles its GPU (hw_thermal_slowdown)"]
     assert fleet.devices == ["two/0"]
 
@@ -152,7 +154,7 @@ def test_hosts_with_other_packages_are_named() -> None:
 
     fleet, *_ = fleet_of(with_torch("one/0", "2.1"), with_torch("two/0", "2.2"))
     for device in fleet.devices:
-        fleet.life(GOOD, device=device)
+        one_life(fleet, GOOD, device=device)
     [remark] = fleet.remarks
     assert remark == "aaaaaaaa ran with other packages on two than on one: torch 2.1 → 2.2."
     assert fleet.others == {"peak": {GOOD: [2.1, 2.2]}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +12,17 @@ from typing import Any
 import pytest
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.history.kept_lives import Due, KeptLives
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
-from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Reading, SampleFailed
+from asv_bench.measure.log import Log
+from asv_bench.measure.samples import (
+    Absence,
+    CommitUnusable,
+    DeviceLost,
+    Reading,
+    Round,
+    SampleFailed,
+)
 from asv_bench.subjects.subject import Metric
 
 COMMITS = [f"{number:040x}" for number in range(12)]
@@ -25,6 +32,8 @@ UNUSABLE = COMMITS[5]
 
 class Machines:
     """Devices called KIND/NUMBER, each of which is lost after so many lives."""
+
+    prepares_together = False
 
     def __init__(self, lasts: Mapping[str, int]) -> None:
         self.lasts = dict(lasts)
@@ -40,9 +49,8 @@ class Machines:
             raise CommitUnusable(commit, "it does not build")
         return {"peak": Absence("it crashed", has_failed=True)}
 
-    def life(
-        self, commit: str, *, benchmarks: Collection[str] | None = None, device: str | None = None
-    ) -> Mapping[str, Reading]:
+    def round(self, cells: Sequence[str], order: Any = None, **where: Any) -> Round:
+        [commit], device = cells, where["device"]
         assert device is not None
         with self.lock:
             self.lasts[device] -= 1
@@ -50,7 +58,7 @@ class Machines:
                 raise DeviceLost(f"{device} is lost")
             self.lived.append((device, commit))
         value = 1.0 + COMMITS.index(commit)
-        return {"step": Reading(commit, "step", value, (value,), device, 0.0, 1.0)}
+        return Round((0,), ({"step": Reading(commit, "step", value, (value,), device, 0.0, 1.0)},))
 
     def stop(self) -> None:
         self.lasts = dict.fromkeys(self.lasts, 0)
@@ -60,7 +68,7 @@ def kind_of(device: str) -> str:
     return device.partition("/")[0]
 
 
-def rounds_on(machines: Machines, kept: KeptLives | None = None) -> LifeRounds:
+def rounds_on(machines: Machines, kept: Log | None = None) -> LifeRounds:
     subject: Any = SimpleNamespace(metrics=[Metric("step", "s"), Metric("peak", "bytes")])
     nothing: Any = None
     kinds = dict.fromkeys(map(kind_of, machines.lasts))
@@ -99,16 +107,10 @@ def test_all_devices_begin_at_once_and_their_first_lives_count() -> None:
     together = threading.Barrier(3, timeout=60)
 
     class Meeting(Machines):
-        def life(
-            self,
-            commit: str,
-            *,
-            benchmarks: Collection[str] | None = None,
-            device: str | None = None,
-        ) -> Mapping[str, Reading]:
+        def round(self, cells: Sequence[str], order: Any = None, **where: Any) -> Round:
             if not together.broken and len(self.lived) < 3:
                 together.wait()
-            return super().life(commit, benchmarks=benchmarks, device=device)
+            return super().round(cells, order, **where)
 
     machines = Meeting({"a/0": 999, "a/1": 999, "a/2": 999})
     rounds = rounds_on(machines)
@@ -123,8 +125,8 @@ def test_all_devices_begin_at_once_and_their_first_lives_count() -> None:
 
 def test_nothing_is_measured_where_a_life_of_a_first_commit_fails() -> None:
     class Failing(Machines):
-        def life(self, commit: str, **_: Any) -> Mapping[str, Reading]:
-            raise SampleFailed(commit, ("step",), "it printed no number")
+        def round(self, cells: Sequence[str], order: Any = None, **_: Any) -> Round:
+            raise SampleFailed(cells[0], ("step",), "it printed no number")
 
     with pytest.raises(MeasurementFailed, match=r"nothing was measured: .*it printed no number"):
         rounds_on(Failing({"a/0": 9, "a/1": 9})).first_lives()
@@ -149,21 +151,17 @@ def test_a_session_whose_last_device_of_a_kind_is_lost_goes_on_with_its_lives(
 ) -> None:
     path = tmp_path / "kept.jsonl"
     with pytest.raises(MeasurementFailed, match="on b are not measured"):
-        rounds_on(Machines({"a/0": 999, "b/0": 7}), KeptLives(path)).measure(
+        rounds_on(Machines({"a/0": 999, "b/0": 7}), Log(path)).measure(
             lambda done, what, left: None
         )
     with path.open("a") as file:
         file.write('{"kind": "b", "commit"')  # as a process leaves it that is killed
-    kept = KeptLives(path)
-    before = set(kept.lives)
-    assert len(before) == ROUNDS * (len(COMMITS) - 1) + 7
+    kept = Log(path)
+    assert kept.restored == ROUNDS * (len(COMMITS) - 1) + 7
     machines = Machines({"a/0": 999, "b/0": 999})
     rounds = rounds_on(machines, kept)
     rounds.measure(lambda done, what, left: None)
     assert_complete(rounds)
     assert {kind_of(device) for device, _ in machines.lived} == {"b"}
     assert len(machines.lived) == ROUNDS * (len(COMMITS) - 1) - 7
-    assert len(KeptLives(path).lives) == 2 * ROUNDS * (len(COMMITS) - 1)
-    assert Due("b", COMMITS[-1], 0) in before
-    kept.remove()
-    assert not path.exists()
+    assert Log(path).restored == kept.count == 2 * ROUNDS * (len(COMMITS) - 1)

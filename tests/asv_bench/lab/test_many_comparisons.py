@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_pairs import BASE, HEAD, pair_of
+from simulated_pairs import BASE, HEAD, pair_of, seconds
 from stored_pairs import pairs_with_itself
 
 from asv_bench.compare.comparison import CommitComparison
@@ -17,19 +17,19 @@ from asv_bench.compare.judging import within_commit
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many, own_differences
+from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Pair
 from tests.simulations.noise import SITUATIONS, places
 from tests.simulations.replayed_noise import BLOCK, ReplayedNoise, replayed
+from tests.simulations.rounds_of_pairs import RoundsOfPairs
 
 CAP = ComparisonPlan().cap
 
 
-class DrawnPairs:
+class DrawnPairs(RoundsOfPairs):
     """Gives the pairs of one simulated comparison to the code that compares real commits."""
 
     devices = ("simulated",)
-
-    prepares_together = False
 
     def __init__(self, drawn: Drawn, run: int) -> None:
         self._drawn, self._run, self._number = drawn, run, 0
@@ -67,7 +67,9 @@ def test_many_comparisons_at_once_are_those_that_commits_get(
         for run in range(4):
             names = [str(number) for number in range(benchmarks)]
             pools = {name: drawn.pools[run, int(name)].tolist() for name in names}
-            compared = CommitComparison(BASE, HEAD, names, plan, pools).run(DrawnPairs(drawn, run))
+            compared = CommitComparison(two_cells(BASE, HEAD), seconds(*names), plan, pools).run(
+                DrawnPairs(drawn, run)
+            )
             for number, answer in enumerate(compared):
                 found = run, number
                 assert answers.verdict[found] == answer.verdict

@@ -14,7 +14,6 @@ import pytest
 from mutated_files import WRONG, altered, broken, mutants_of, places
 
 from asv_bench.cli.headline import headline_row, process_at
-from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
 from asv_bench.errors import BenchError
 from asv_bench.git.commits import commits_in_order
 from asv_bench.git.repository import Repository
@@ -25,13 +24,15 @@ from asv_bench.history.histories import Histories
 from asv_bench.history.kept_answers import read_answers
 from asv_bench.history.sessions import read_ratios, sessions_of
 from asv_bench.lab.counters.counter_baselines import differences, read_baseline
+from asv_bench.measure.log import Log, Logged
+from asv_bench.measure.rounds import two_cells
 from asv_bench.output.figure_rows import figure_rows
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.stored_json import Positive, Text, UnreadableFile, read_stored
 from asv_bench.pages.records import read_records, reasons_of, verdicts_of
 from asv_bench.pages.report_sections import report_sections
 from asv_bench.studies.ladder import ladder_page
-from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
+from tests.simulations.commits import SIMULATED, SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.noise import Noise
 
 REPORTS = REPOSITORY / "reports"
@@ -52,12 +53,13 @@ def read_stored_results(folder: Path) -> int:
 
 
 def read_kept(path: Path) -> None:
-    kept = KeptFile(path)
+    log = Log(path)
     machine = SimulatedCommits({"a": 0.0, "b": 0.0}, Noise(), 0)
-    source = KeptPairs(machine, kept, "gate")
+    source = Logged(machine, log, "gate")
     for _ in range(4):
-        [pair] = source.pair("a", "b", head_first=False, benchmarks=[SIMULATED_BENCHMARK]).values()
-        assert -1 < pair.log_ratio < 1 or kept.restored
+        measured = source.round(["a", "b"], metrics=[SIMULATED_BENCHMARK])
+        [pair] = two_cells("a", "b").pairs([SIMULATED], measured).values()
+        assert -1 < pair.log_ratio < 1 or log.restored
         assert pair.base.process_s + pair.head.process_s >= 0
         json.dumps(pair.to_json(), allow_nan=False)
 
@@ -129,9 +131,9 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     shutil.copy(next((REPORTS / "counters").glob("*.json")), counters)
     kept = folder / "kept.jsonl"
     machine = SimulatedCommits({"a": 0.0, "b": 0.0}, Noise(), 0)
-    source = KeptPairs(machine, KeptFile(kept), "gate")
+    source = Logged(machine, Log(kept), "gate")
     for _ in range(3):
-        source.pair("a", "b", head_first=False)
+        source.round(["a", "b"])
 
     return {
         "benchmarks": (asv / "benchmarks.json", lambda: read_stored_results(asv)),

@@ -35,7 +35,7 @@ TREE = Path(__file__).parents[3]
 @pytest.fixture(autouse=True)
 def drivers_and_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a life's own interpreter sees; rounds of an interrupted test are its own."""
-    monkeypatch.setattr("asv_bench.history.kept_lives.FOLDER", tmp_path / "kept")
+    monkeypatch.setattr("asv_bench.measure.log.FOLDER", tmp_path / "kept")
     monkeypatch.syspath_prepend(LIVES)
     monkeypatch.setenv("KVTRAIL_TREE", str(TREE))
 

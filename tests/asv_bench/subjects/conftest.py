@@ -84,8 +84,7 @@ def kvtrail(
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
     for place in ("cli.explain", "output.record"):
         monkeypatch.setattr(f"asv_bench.{place}.RUNS", tmp_path / "runs")
-    monkeypatch.setattr("asv_bench.compare.kept_pairs.FOLDER", work)
-    monkeypatch.setattr("asv_bench.history.kept_lives.FOLDER", work / "lives")
+    monkeypatch.setattr("asv_bench.measure.log.FOLDER", work / "lives")
     monkeypatch.setattr("asv_bench.compare.noise_pools.FOLDER", work / "noise")
     monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "cache")
     scratch.mkdir()

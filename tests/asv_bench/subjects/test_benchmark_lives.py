@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from measured_rounds import one_life, pair_of_lives
 from toy_project import ToyProject, make_project
 
 from asv_bench.errors import MeasurementFailed
@@ -135,7 +136,7 @@ def test_figures_of_one_run_come_from_one_process_and_others_from_others(toy: To
     runner = Scripted()
     base, head = toy.commits
     source = lives_of(toy, runner)
-    pairs = source.pair(base, head, head_first=True)
+    pairs = pair_of_lives(source, base, head, head_first=True)
     warm, measured = runner.asked[:2], runner.asked[2:]
     # Each commit runs everything once, unmeasured, before anything is measured.
     assert [(asked.commit, asked.benchmarks) for asked in warm] == [
@@ -156,7 +157,7 @@ def test_figures_of_one_run_come_from_one_process_and_others_from_others(toy: To
     assert [asked.repeats for asked in measured] == [3, 3, 5, 5]
     assert step.head.samples == (3.0, 4.0, 5.0)
     assert step.head.value == 3.0
-    source.pair(base, head, head_first=False, benchmarks=["b.time(1)"])
+    pair_of_lives(source, base, head, metrics=["b.time(1)"])
     assert [(asked.commit, asked.benchmarks) for asked in runner.asked[6:]] == [
         (base, ("b.time-0",)),
         (head, ("b.time-0",)),
@@ -188,7 +189,7 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
         return replace(outcome, windows=windows if is_windowed else ())
 
     runner = InTurns(change=windowed)
-    pairs = lives_of(toy, runner).pair(*toy.commits, head_first=True)
+    pairs = pair_of_lives(lives_of(toy, runner), *toy.commits, head_first=True)
     step = pairs["a.step"]
     assert sorted([step.base.value, step.head.value]) == pytest.approx([3.0, 4.0])
     assert sorted([*step.base.samples, *step.head.samples]) == [3.0] * 4 + [4.0] * 5 + [27.0]
@@ -201,7 +202,7 @@ def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
     assert [(len(asked.cores), asked.repeats) for asked in taking_turns] == [(1, 1)] * 2
     # On a GPU processes run one after the other.
     on_gpu = InTurns(change=windowed)
-    lives_of(toy, on_gpu, "GPU-a").pair(*toy.commits, head_first=True)
+    pair_of_lives(lives_of(toy, on_gpu, "GPU-a"), *toy.commits)
     assert set(on_gpu.turns) == {None}
 
 
@@ -213,13 +214,13 @@ def test_a_process_that_fails_does_not_leave_the_other_waiting(toy: ToyProject) 
 
     source = lives_of(toy, Scripted(change=windowed))
     with pytest.raises(SampleFailed, match="ended by signal 9"):
-        source.pair(*toy.commits, head_first=False, benchmarks=["a.ttft"])
+        pair_of_lives(source, *toy.commits, metrics=["a.ttft"])
 
 
 def test_both_halves_of_a_pair_are_on_the_device_that_was_asked_for(toy: ToyProject) -> None:
     runner = Scripted()
     source = lives_of(toy, runner, "GPU-a", "GPU-b")
-    pairs = source.pair(*toy.commits, head_first=False, benchmarks=["a.step"], device="GPU-b")
+    pairs = pair_of_lives(source, *toy.commits, metrics=["a.step"], device="GPU-b")
     assert [asked.device for asked in runner.asked] == ["GPU-b"] * 4
     assert pairs["a.step"].base.device == pairs["a.step"].head.device == "GPU-b"
     # A GPU's workloads have their full size: one run a process.
@@ -249,7 +250,7 @@ def test_what_one_commit_lacks_is_told_and_the_rest_is_measured(toy: ToyProject)
     absences = source.prepare(toy.commits[0])
     assert {name: absence.reason for name, absence in absences.items()} == {"a.ttft": "not yet"}
     assert not absences["a.ttft"].has_failed
-    assert set(source.pair(*toy.commits, head_first=False)) == {"a.step", "b.time(1)"}
+    assert set(pair_of_lives(source, *toy.commits)) == {"a.step", "b.time(1)"}
 
 
 def test_a_count_of_nothing_has_no_ratio_and_is_left_out(toy: ToyProject) -> None:
@@ -266,8 +267,8 @@ def test_a_count_of_nothing_has_no_ratio_and_is_left_out(toy: ToyProject) -> Non
         False,
     )
     with pytest.raises(SampleFailed, match="it gave 0"):
-        lives_of(toy, Scripted(change=zero)).pair(
-            toy.commits[0], toy.commits[0], head_first=False, benchmarks=["b.time(1)"]
+        pair_of_lives(
+            lives_of(toy, Scripted(change=zero)), *toy.commits[:1] * 2, metrics=["b.time(1)"]
         )
 
 
@@ -282,7 +283,7 @@ def test_a_failure_after_the_first_process_is_one_samples(toy: ToyProject) -> No
     source = lives_of(toy, Scripted(change=fail))
     for complaint in ("ended by signal 9", "OutOfMemoryError"):
         with pytest.raises(SampleFailed, match=complaint) as caught:
-            source.pair(*toy.commits, head_first=False, benchmarks=["a.step"])
+            pair_of_lives(source, *toy.commits, metrics=["a.step"])
         assert caught.value.benchmarks == ("a.step",)
 
 
@@ -291,9 +292,7 @@ def test_a_spoilt_pair_carries_its_sentence(
 ) -> None:
     braked = GpuConditions(1980, 1980, 1980, ("hw_power_brake_slowdown",), 60, 10)
     monkeypatch.setattr(NoWatch, "seen", braked)
-    pairs = lives_of(toy, Scripted(), "GPU-a").pair(
-        *toy.commits, head_first=False, benchmarks=["a.step"]
-    )
+    pairs = pair_of_lives(lives_of(toy, Scripted(), "GPU-a"), *toy.commits, metrics=["a.step"])
     assert "The host held the GPU back" in (pairs["a.step"].discarded or "")
 
 
@@ -376,7 +375,7 @@ def test_commits_are_tried_at_the_same_time_each_on_its_own_device(toy: ToyProje
     source = lives_of(toy, runner, "GPU-0", "GPU-1")
     with ThreadPoolExecutor(2) as pool:
         for pair in [
-            pool.submit(source.pair, commit, commit, head_first=False, device=device)
+            pool.submit(source.round, [commit, commit], device=device)
             for commit, device in zip(toy.commits, source.devices, strict=True)
         ]:
             pair.result(timeout=120)
@@ -395,10 +394,10 @@ def test_a_count_of_nothing_is_a_figure_of_a_history_and_no_end_of_a_comparison(
     head = toy.commits[-1]
     source = lives_of(toy, Scripted(change=nothing), is_compared=False)
     assert source.prepare(head) == {}
-    assert source.life(head)["a.step"].value == 0
+    assert one_life(source, head)["a.step"].value == 0
     compared = lives_of(toy, Scripted(change=nothing))
     assert "only positive figures" in compared.prepare(head)["a.step"].reason
-    reading = source.life(head)["a.step"]
+    reading = one_life(source, head)["a.step"]
     with pytest.raises(MeasurementFailed, match="only positive figures can be compared"):
         Pair(reading, reading, head_first=False)
 
@@ -410,6 +409,7 @@ def test_a_process_that_fails_costs_a_life_its_own_figures_only(toy: ToyProject)
         return replace(outcome, status="failed", samples=(), reason="gone") if fails else outcome
 
     with pytest.raises(SampleFailed, match="gone") as failed:
-        lives_of(toy, Scripted(change=failing)).life(toy.commits[0])
+        one_life(lives_of(toy, Scripted(change=failing)), toy.commits[0])
     assert failed.value.benchmarks == ("b.time(1)",)
-    assert set(failed.value.readings) == {"a.step", "a.ttft"}
+    assert failed.value.round is not None
+    assert set(failed.value.round.readings[0]) == {"a.step", "a.ttft"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from declared_repository import DeclaredRepository
+from measured_rounds import one_life
 from mutated_files import mutants_of
 
 from asv_bench.errors import BenchError
@@ -85,7 +86,7 @@ class Client:
         self._left = ((one, said) for one in (*before, *files))
         subject = DeclaredSubject.of_file(self.file)
         with subject.pairs() as source:
-            return source.life(subject.resolve("HEAD").hash)
+            return one_life(source, subject.resolve("HEAD").hash)
 
 
 @pytest.fixture

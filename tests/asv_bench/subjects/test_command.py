@@ -136,7 +136,7 @@ def test_stopping_ends_the_command(toy: ToyRepository) -> None:
         source.prepare(commit)
         threading.Timer(0.3, source.stop).start()
         with pytest.raises(SampleFailed):
-            source.pair(commit, commit, head_first=False)
+            source.round([commit, commit])
 
 
 def test_a_program_that_is_not_there_is_a_sentence(compare) -> None:

@@ -170,20 +170,20 @@ def test_an_interrupted_question_goes_on_with_its_rounds(
     kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = made(tmp_path / "toy", 10, 12, 11).toy
-    measure, lived = Lives.life, []
+    measure, rounds = Lives.round, []
 
-    def interrupted(self, commit, **options):
-        if len(lived) == 10:
+    def interrupted(self, cells, *order, **options):
+        if len(rounds) == 3:
             raise KeyboardInterrupt
-        lived.append(commit)
-        return measure(self, commit, **options)
+        rounds.append(cells)
+        return measure(self, cells, *order, **options)
 
-    monkeypatch.setattr(Lives, "life", interrupted)
+    monkeypatch.setattr(Lives, "round", interrupted)
     said = kvtrail(toy, "fixed", "HEAD~")
     assert (said.code, said.record["results"]["interrupted"]) == (130, True)
     before = [json.dumps(pair) for pair in said.record["samples"]]
     assert len(before) == 9
-    monkeypatch.setattr(Lives, "life", measure)
+    monkeypatch.setattr(Lives, "round", measure)
     said = kvtrail(toy, "fixed", "HEAD~", "--resume")
     assert "going on with 3 pairs" in said.text
     assert PARTLY in said.text

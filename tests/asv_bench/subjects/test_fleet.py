@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from asv_bench.compare.kept_pairs import RULER
 from asv_bench.errors import Interrupted, Refused
 from asv_bench.fleet import opening
 from asv_bench.fleet.host import Look
 from asv_bench.history.asv_results import Figure, read_results
+from asv_bench.measure.log import RULER
 from asv_bench.peers.checkpoint import Checkpoint
 
 ray = pytest.importorskip("ray", reason="fleets need Ray, which is not installed")
@@ -89,7 +89,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts find themselves undisturbed, whatever else this machine does."""
     monkeypatch.setattr(opening, "disturbances", lambda place, is_alone: [])
-    monkeypatch.setattr("asv_bench.history.kept_lives.FOLDER", tmp_path / "work" / "lives")
+    monkeypatch.setattr("asv_bench.measure.log.FOLDER", tmp_path / "work" / "lives")
     monkeypatch.setattr("asv_bench.cli.report.publish", lambda *_: None)
 
 

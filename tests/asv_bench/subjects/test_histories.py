@@ -22,6 +22,7 @@ from asv_bench.cli.commands import build_app
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.measure.lives import Lives
+from asv_bench.measure.samples import Round
 
 TABLES = """
 [subject]
@@ -201,15 +202,15 @@ def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
     kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lives: list[str] = []
-    whole = Lives.life
+    whole = Lives.round
 
-    def interrupted(self: Lives, commit: str, **options):
-        lives.append(commit)
+    def interrupted(self: Lives, cells: list[str], **options):
+        lives.extend(cells)
         if len(lives) == 4:
             raise KeyboardInterrupt
-        return whole(self, commit, **options)
+        return whole(self, cells, **options)
 
-    monkeypatch.setattr(Lives, "life", interrupted)
+    monkeypatch.setattr(Lives, "round", interrupted)
     words = ("history", "HEAD~4..HEAD", "--results", str(tmp_path / "k"))
     monkeypatch.setattr("sys.argv", ["kvtrail", *words])
     again = f"goes on with them: kvtrail {shlex.join(words)}"
@@ -238,16 +239,18 @@ def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
     kvtrail, history, toy: ToyRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = itertools.count()
-    whole = Lives.life
+    whole = Lives.round
 
-    def on_two(self: Lives, commit: str, **options):
+    def on_two(self: Lives, cells: list[str], **options):
         device, factor = (("left", 1.0), ("right", 1.1))[next(count) % 2]
-        return {
+        [readings] = whole(self, cells, **options).readings
+        moved = {
             name: replace(one, device=device, value=factor * one.value)
-            for name, one in whole(self, commit, **options).items()
+            for name, one in readings.items()
         }
+        return Round((0,), (moved,))
 
-    monkeypatch.setattr(Lives, "life", on_two)
+    monkeypatch.setattr(Lives, "round", on_two)
     assert "(left) and" in history("HEAD~4..HEAD", 2).text
     of_commit = figures_in(kept)["step_ms"].values()
     assert all(max(one.samples) < 1.01 * min(one.samples) for one in of_commit)

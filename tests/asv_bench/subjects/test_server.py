@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from declared_repository import DeclaredRepository, alive, own_seconds
+from measured_rounds import one_life
 
 from asv_bench.errors import Refused
 from asv_bench.measure.samples import Absence, CommitUnusable, Reading
@@ -79,7 +80,7 @@ def lived(made: DeclaredRepository, *metrics: str) -> Mapping[str, Reading]:
     subject = subject_of(made)
     subject.choose(metrics or ["tpot_ms"], None)
     with subject.pairs() as source:
-        return source.life(subject.resolve("HEAD").hash)
+        return one_life(source, subject.resolve("HEAD").hash)
 
 
 def subject_of(made: DeclaredRepository) -> DeclaredSubject:

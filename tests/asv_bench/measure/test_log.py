@@ -16,11 +16,10 @@ from simulated_pairs import FIRST_LOOK, ScriptedPairs
 
 from asv_bench.bisect.finding import Outcome
 from asv_bench.bisect.search import Search
-from asv_bench.compare import kept_pairs
-from asv_bench.compare.kept_pairs import KeptFile, KeptPairs
+from asv_bench.measure import log
+from asv_bench.measure.log import Log, Logged
 from asv_bench.measure.samples import Absence, CommitUnusable, GpuConditions, Pair, Reading
-from asv_bench.output.record import Record
-from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
+from tests.simulations.commits import SIMULATED, SimulatedCommits
 from tests.simulations.noise import Noise
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,18 +43,18 @@ def test_a_pair_is_the_same_after_it_was_written() -> None:
     assert msgspec.convert(json.loads(json.dumps(pair.to_json())), Pair) == pair
 
 
-def test_kept_pairs_come_in_order_and_only_to_their_part_and_commits(path: Path) -> None:
-    source = KeptPairs(machine(), KeptFile(path), "gate")
-    measured = [source.pair("a", "b", head_first=False) for _ in range(3)]
+def test_log_come_in_order_and_only_to_their_part_and_commits(path: Path) -> None:
+    source = Logged(machine(), Log(path), "gate")
+    measured = [source.round(["a", "b"]) for _ in range(3)]
 
     again = machine(1)
-    kept = KeptFile(path)
+    kept = Log(path)
     assert kept.restored == 3
-    gate = KeptPairs(again, kept, "gate")
-    assert [gate.pair("a", "b", head_first=False) for _ in range(3)] == measured
+    gate = Logged(again, kept, "gate")
+    assert [gate.round(["a", "b"]) for _ in range(3)] == measured
     assert again.measured["simulated"] == 0
     for part, head in (("gate", "b"), ("gate", "c"), ("search", "b")):
-        fresh = KeptPairs(again, kept, part).pair("a", head, head_first=False)
+        fresh = Logged(again, kept, part).round(["a", head])
         assert fresh not in measured
     assert again.measured["simulated"] == 3
 
@@ -69,64 +68,64 @@ def test_a_kept_pair_tells_of_all_that_was_measured_together(path: Path) -> None
             return {"asked": pair, "also": pair}
 
     source = Rounds({"a": 0.0, "b": 0.1}, Noise(), 0)
-    measured = KeptPairs(source, KeptFile(path), "pairs").pair("a", "b", head_first=False)
-    again = KeptPairs(source, KeptFile(path), "pairs")
-    assert again.pair("a", "b", head_first=False, benchmarks=("asked",)) == measured
+    measured = Logged(source, Log(path), "pairs").round(["a", "b"])
+    again = Logged(source, Log(path), "pairs")
+    assert again.round(["a", "b"], metrics=["asked"]) == measured
     assert source.measured["simulated"] == 1
 
 
 def test_a_commit_that_could_not_be_measured_is_not_tried_again(path: Path) -> None:
-    source = KeptPairs(machine(), KeptFile(path), "search")
+    source = Logged(machine(), Log(path), "search")
     with pytest.raises(CommitUnusable):
-        source.pair("a", "gone", head_first=False)
+        source.round(["a", "gone"])
     able = SimulatedCommits({"a": 0.0, "gone": 0.0}, Noise(), 0)
     with pytest.raises(CommitUnusable, match="no time for it"):
-        KeptPairs(able, KeptFile(path), "search").pair("a", "gone", head_first=False)
+        Logged(able, Log(path), "search").round(["a", "gone"])
     assert able.measured["simulated"] == 0
 
 
 def test_what_a_commit_lacks_is_kept(path: Path) -> None:
     lacking = {"b": {"gone": Absence("it is not there", has_failed=False)}}
     first = ScriptedPairs(lambda *_: 1.0, absent=lacking)
-    KeptPairs(first, KeptFile(path), "pairs").prepare("b")
+    Logged(first, Log(path), "pairs").prepare("b")
     again = ScriptedPairs(lambda *_: 1.0)
-    assert KeptPairs(again, KeptFile(path), "pairs").prepare("b") == lacking["b"]
+    assert Logged(again, Log(path), "pairs").prepare("b") == lacking["b"]
     assert not again.prepared
 
 
 def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(path: Path) -> None:
-    source = KeptPairs(machine(), KeptFile(path), "gate")
+    source = Logged(machine(), Log(path), "gate")
     for _ in range(2):
-        source.pair("a", "b", head_first=False)
+        source.round(["a", "b"])
     path.write_bytes(path.read_bytes()[:-40])
-    kept = KeptFile(path)
+    kept = Log(path)
     assert kept.restored == 1
-    KeptPairs(machine(), kept, "search").pair("a", "b", head_first=False)
-    assert KeptFile(path).restored == 2
+    Logged(machine(), kept, "search").round(["a", "b"])
+    assert Log(path).restored == 2
 
 
 def test_the_answer_is_noted_once(path: Path) -> None:
-    kept = KeptFile(path)
+    kept = Log(path)
     assert not kept.finished
     kept.finish()
-    assert KeptFile(path).finished
+    assert Log(path).finished
 
 
 @pytest.mark.parametrize("line", ['{"settings": {"good": "z"}}', "no JSON", "[]", "3", ""])
 def test_a_line_of_anything_else_is_left_out_with_a_sentence(path: Path, line: str) -> None:
-    KeptPairs(machine(), KeptFile(path), "gate").pair("a", "b", head_first=False)
+    Logged(machine(), Log(path), "gate").round(["a", "b"])
     path.write_text(f"{line}\n{path.read_text()}")
-    kept = KeptFile(path)
+    kept = Log(path)
     assert kept.restored == 1
     assert [sentence.partition(" of ")[0] for sentence in kept.complaints] == ["line 1"]
 
 
 def test_the_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_pairs, "FOLDER", tmp_path)
-    monkeypatch.setattr(kept_pairs, "_KEPT_FILES", 2)
+    monkeypatch.setattr(log, "FOLDER", tmp_path)
+    monkeypatch.setattr(log, "_KEPT_FILES", 2)
     for number in range(4):
-        kept = KeptFile.of_record(Record("compare", {"number": number}), resume=None)
-        KeptPairs(machine(), kept, "pairs").pair("a", "b", head_first=False)
+        kept = Log.of_settings({"number": number}, "compare")
+        Logged(machine(), kept, "pairs").round(["a", "b"])
         os.utime(kept.path, (number, number))
     # Removed before the last was written: two older ones are left.
     assert len(list(tmp_path.iterdir())) == 3
@@ -136,7 +135,7 @@ def test_the_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.Monkey
 KILLED = """
 import sys, time
 from pathlib import Path
-from tests.asv_bench.compare.test_kept_pairs import SlowPairs, bisect
+from tests.asv_bench.measure.test_log import SlowPairs, bisect
 bisect(Path(sys.argv[1]), SlowPairs(float(sys.argv[2])))
 """
 
@@ -155,12 +154,12 @@ class SlowPairs(SimulatedCommits):
 
 
 def bisect(path: Path, source: SimulatedCommits):
-    kept = KeptFile(path)
+    kept = Log(path)
     return Search(
-        lambda part: KeptPairs(source, kept, part),
+        lambda part: Logged(source, kept, part),
         "good",
         [f"c{number}" for number in range(40)],
-        SIMULATED_BENCHMARK,
+        SIMULATED,
     ).run()
 
 
@@ -178,13 +177,13 @@ def test_a_killed_search_goes_on_with_the_pairs_it_had(path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
 
-    kept = KeptFile(path).restored
+    kept = Log(path).restored
     source = SlowPairs(0.0)
     finding = bisect(path, source)
     assert finding.outcome is Outcome.FOUND
     assert finding.suspects == ("c23",)
     assert kept >= FIRST_LOOK + 5
-    total = KeptFile(path).restored
+    total = Log(path).restored
     assert source.measured["simulated"] == total - kept > 0
 
     replayed = SlowPairs(0.0)

@@ -1,0 +1,254 @@
+"""The log of a command: what it measured, so that the same command goes on where it stopped.
+
+Each round is appended to a file of JSON lines as soon as it is there. A command that runs again
+asks for the same rounds again and is given them from the file, until there are no more of that
+kind; from then on it measures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from asv_bench.errors import Refused
+from asv_bench.measure.samples import Absence, CommitUnusable, Reading, Round, RoundSource
+from asv_bench.output.line_file import LineFile
+from asv_bench.output.record import WORKPLACE, Record
+
+FOLDER = WORKPLACE / ".asv" / "log"
+RULER = Path(__file__).resolve().parents[1]
+_KEPT_FILES = 64
+
+
+class KeptRound(msgspec.Struct, frozen=True, tag="round"):
+    """A round, of which several may be alike; those of one part are never given to another.
+
+    `failed` says why metrics are missing that should be there, and `facts` is what else lives told.
+    """
+
+    part: str
+    cells: tuple[str, ...]
+    order: tuple[int, ...]
+    readings: tuple[dict[str, Reading], ...]
+    failed: dict[str, str] = {}
+    facts: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        places = list(range(len(self.cells)))
+        if sorted(self.order) != places or len(self.readings) != len(places):
+            raise ValueError(f"its order and readings are not of {len(places)} cells")
+
+
+class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
+    """A cell can be measured, but for some metrics."""
+
+    cell: str
+    absences: dict[str, Absence]
+
+
+class Unusable(msgspec.Struct, frozen=True, tag="unusable"):
+    """A cell cannot be measured."""
+
+    cell: str
+    reason: str
+    is_lacking: bool
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The command has its answer: the next one starts over."""
+
+
+Entry = KeptRound | Prepared | Unusable | Finished
+
+
+class Log:
+    """What one command measured, in the order in which it was measured; `noun` is its unit."""
+
+    def __init__(self, path: Path, noun: str = "pairs") -> None:
+        self.path = path
+        self.restored = 0  # rounds that were read
+        self.count = 0  # and those that were kept since
+        self.finished = False  # whether the command had its answer
+        self._noun = noun
+        self._lock = threading.Lock()
+        self._waiting: dict[tuple[str, tuple[str, ...]], deque[KeptRound]] = defaultdict(deque)
+        self._absences: dict[str, dict[str, Absence]] = {}
+        self._unusable: dict[str, Unusable] = {}
+        self._lines = LineFile(path, "an entry of the log", self._take)
+        self.restored = self.count
+
+    @classmethod
+    def of_settings(
+        cls, settings: Mapping[str, Any], verb: str, resume: bool | None = None, noun: str = "pairs"
+    ) -> Self:
+        """The file of a verb's settings, and of this ruler.
+
+        `resume` True: go on with what was measured before, refused if that is nothing; False: start
+        over; None: go on if it was interrupted, start over if it had its answer.
+        """
+        path = file_of({**settings, "ruler": ruler()}, FOLDER, f"{verb}-{{}}.jsonl")
+        if resume and not path.exists():
+            raise Refused(
+                f"--resume was given, but there are no {noun} of the same {verb}: nothing was "
+                f"measured, or the commits, the machine, the ruler or the options were others."
+            )
+        if resume is False:
+            path.unlink(missing_ok=True)
+        log = cls(path, noun)
+        if log.finished and resume is None:
+            path.unlink()
+            log = cls(path, noun)
+        return log
+
+    @property
+    def complaints(self) -> list[str]:
+        """See `LineFile`."""
+        return self._lines.complaints
+
+    def sentences(self) -> list[str]:
+        """How many rounds are reused, and which lines were left out."""
+        found = [
+            f"going on with {self.restored} {self._noun} of an interrupted command, kept in "
+            f"{self.path}"
+        ]
+        return found[: self.restored] + self.complaints
+
+    def next(self, part: str, cells: Sequence[str]) -> KeptRound | None:
+        """The next round of a kind that was kept; None where there are no more."""
+        with self._lock:
+            waiting = self._waiting.get((part, tuple(cells)))
+            return waiting.popleft() if waiting else None
+
+    def absences(self, cell: str) -> Mapping[str, Absence] | None:
+        """The metrics that a cell lacks; None if it was not prepared before.
+
+        Raises CommitUnusable if it could not be measured before.
+        """
+        if told := self._unusable.get(cell):
+            raise CommitUnusable(cell, told.reason, is_lacking=told.is_lacking)
+        return self._absences.get(cell)
+
+    def keep(self, entry: Entry) -> None:
+        """Append what was learnt."""
+        self.count += isinstance(entry, KeptRound)
+        self._lines.append(msgspec.to_builtins(entry))
+
+    def finish(self) -> None:
+        """Note that the command has its answer."""
+        if not self.finished:
+            self.keep(Finished())
+
+    def _take(self, content: Mapping[str, Any]) -> None:
+        match entry := msgspec.convert(content, Entry):
+            case KeptRound():
+                self._waiting[entry.part, entry.cells].append(entry)
+                self.count += 1
+            case Prepared():
+                self._absences[entry.cell] = entry.absences
+            case Unusable():
+                self._unusable[entry.cell] = entry
+            case Finished():
+                self.finished = True
+
+
+class Logged:
+    """A `RoundSource` for one part: it gives kept rounds first, measures others and keeps them."""
+
+    def __init__(self, source: RoundSource, log: Log, part: str) -> None:
+        self._source = source
+        self._log = log
+        self._part = part
+        self.measured = 0  # rounds that were not kept
+
+    @property
+    def devices(self) -> Sequence[str]:
+        return self._source.devices
+
+    @property
+    def prepares_together(self) -> bool:
+        return self._source.prepares_together
+
+    def prepare(self, cell: str, device: str | None = None) -> Mapping[str, Absence]:
+        """See `RoundSource`; a cell that was prepared before is when it is measured."""
+        absences = self._log.absences(cell)
+        if absences is None:
+            try:
+                absences = self._source.prepare(cell, device)
+            except CommitUnusable as error:
+                self._give_up(error)
+                raise
+            self._log.keep(Prepared(cell, dict(absences)))
+        return absences
+
+    def round(
+        self,
+        cells: Sequence[str],
+        order: Sequence[int] | None = None,
+        *,
+        metrics: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Round:
+        """A kept round, whatever its order and device, or a new one; see `RoundSource`.
+
+        A kept one is as the source gave it: it may tell of more metrics than are asked for.
+        """
+        while kept := self._log.next(self._part, cells):
+            if all(name in readings for name in metrics or () for readings in kept.readings):
+                return Round(kept.order, kept.readings)
+        for cell in cells:
+            self._log.absences(cell)
+        try:
+            found = self._source.round(cells, order, metrics=metrics, device=device)
+        except CommitUnusable as error:
+            self._give_up(error)
+            raise
+        readings = tuple(dict(of_cell) for of_cell in found.readings)
+        self.measured += 1
+        # A figure of 0 ends a comparison with a sentence, and the next command measures anew.
+        if all(one.value for of_cell in readings for one in of_cell.values()):
+            self._log.keep(KeptRound(self._part, tuple(cells), found.order, readings))
+        return found
+
+    def _give_up(self, error: CommitUnusable) -> None:
+        self._log.keep(Unusable(error.commit, error.reason, error.is_lacking))
+
+    def stop(self) -> None:
+        self._source.stop()
+
+
+def file_of(settings: Mapping[str, Any], folder: Path, name: str) -> Path:
+    """The file of these settings, whose hash stands for the braces in `name`.
+
+    Of the other files in the folder only the newest stay: nobody asks for the rest any more.
+    """
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    path = folder / name.format(digest[:16])
+    others = [file for file in folder.glob(f"*{path.suffix}") if file != path]
+    for old in sorted(others, key=lambda file: file.stat().st_mtime)[:-_KEPT_FILES]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def conditions(record: Record) -> dict[str, Any]:
+    """What decides, beside the settings, whether figures can be taken together."""
+    names = ("name", "cpu", "cores", "gpu", "driver", "python", "torch", "triton", "cuda")
+    machine = {name: getattr(record.machine, name) for name in names}
+    return {"machine": machine, "threads": record.threads, "ruler": ruler()}
+
+
+@cache
+def ruler() -> str:
+    """A hash of the ruler's sources."""
+    digest = hashlib.sha256()
+    for path in sorted(RULER.rglob("*.py")):
+        digest.update(str(path.relative_to(RULER)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
