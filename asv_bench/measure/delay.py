@@ -1,12 +1,18 @@
-"""A delay that is planted in lives, to see whether a comparison finds it."""
+"""A delay planted in lives, to see whether a comparison finds it, and how an engine obeys it."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
 
 VARIABLE = "KVTRAIL_DELAY_S"
 _LEAST_SECONDS = 0.001
 """Of a wait, also where no delay is planted: how late a sleep ends is then no part of the delay."""
+_WARMING_CYCLES, _TIMED_CYCLES = 500_000_000, 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +40,58 @@ class Delay:
     def __str__(self) -> str:
         how = "told delay" if self.is_told else "wait"
         return f"{how} of {self.seconds:.9f} s"
+
+
+def delay_of_steps(engine: object) -> Callable[[], None] | None:
+    """What is to be called before each step of an engine; None unless lives are told to wait.
+
+    On a GPU the device itself spins, in the stream that the engine launches on: while it works, the
+    host could wait without making a step any longer.
+    """
+    if VARIABLE not in os.environ:
+        return None
+    seconds = float(os.environ[VARIABLE])
+    device: Any = getattr(engine, "device", None)
+    if device is None or device.type != "cuda":
+        return partial(_wait, seconds)
+    stream = _stream_of_engines(device)
+    return partial(_spin, stream, round(seconds * _clock_rate(stream)))
+
+
+def _wait(seconds: float) -> None:
+    """Keep the host busy: a sleep would not end in time."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+def _spin(stream: Any, cycles: int) -> None:
+    import torch
+
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(cycles)
+
+
+def _stream_of_engines(device: Any) -> Any:
+    """The stream that engines launch on; older ones had none but their caller's."""
+    import torch
+
+    try:
+        from engine.running.device import engine_stream
+    except ImportError:
+        return torch.cuda.current_stream(device)
+    return engine_stream(device)
+
+
+@cache
+def _clock_rate(stream: Any) -> float:
+    """Cycles a second by which a device spins, measured when its clocks have come up."""
+    import torch
+
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    _spin(stream, _WARMING_CYCLES)
+    before.record(stream)
+    _spin(stream, _TIMED_CYCLES)
+    after.record(stream)
+    after.synchronize()
+    return 1e3 * _TIMED_CYCLES / float(before.elapsed_time(after))

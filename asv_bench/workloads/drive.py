@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.measure.delay import delay_of_steps
 from asv_bench.stats.percentiles import Summary, summarize
 from asv_bench.workloads.named import Workload
 from asv_bench.workloads.run_sample import Mode, RequestTrace, RunSample
@@ -128,6 +129,7 @@ class _Run:
         self.submitted_s = [0.0] * len(self.prompts)
         # Events are kept as they come and sorted out after the clock has stopped.
         self.steps: list[Sequence[TokenEvent]] = []
+        self.delay = delay_of_steps(self.engine)
 
     def submit(self, index: int, *, handed_in_s: float | None = None) -> None:
         now = time.perf_counter()
@@ -139,6 +141,8 @@ class _Run:
         self.index_of[request_id] = index
 
     def step(self) -> Sequence[TokenEvent]:
+        if self.delay is not None:
+            self.delay()
         events = self.engine.step()
         self.steps.append(events)
         if self.consumer is not None:

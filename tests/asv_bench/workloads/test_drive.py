@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import math
 import operator
 import threading
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fake_engine import FakeClock, FakeEngine
 
 import asv_bench.workloads.drive as drive
@@ -116,6 +120,58 @@ def test_offline_submits_everything_before_the_first_step(clock: FakeClock) -> N
     sample = run(FakeEngine(clock, tokens_per_step=3), 9, 9, mode="offline")
     assert sample.decode_steps == 8
     assert sample.decode_step_ms == pytest.approx(1000.0)
+
+
+def test_a_planted_delay_makes_every_step_longer(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVTRAIL_DELAY_S", "0.02")
+    started = time.perf_counter()
+    sample = run(FakeEngine(clock), 5)
+    assert (time.perf_counter() - started) == pytest.approx(5 * 0.02, rel=0.5)
+    # The engine's clock is another one here: its own steps are as long as ever.
+    assert sample.wall_s == 5
+
+
+def test_on_a_gpu_a_delay_is_a_spin_before_each_step_in_the_engines_stream(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[Any] = []
+    streams: list[Any] = []
+    event = SimpleNamespace(
+        record=lambda stream: None, synchronize=lambda: None, elapsed_time=lambda other: 25.0
+    )
+
+    @contextlib.contextmanager
+    def on_stream(stream: Any) -> Iterator[None]:
+        streams.append(stream)
+        yield
+        streams.pop()
+
+    replaced = {
+        "_sleep": lambda cycles: done.append((*streams, cycles)),
+        "stream": on_stream,
+        "Event": lambda **_: event,
+    }
+    for name, stand_in in replaced.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in, raising=False)
+    monkeypatch.setattr("engine.running.device.engine_stream", lambda device: f"of {device}")
+
+    class OnGPU(FakeEngine):
+        device = torch.device("cuda", 0)
+
+        def step(self) -> Any:
+            done.append("step")
+            return super().step()
+
+    monkeypatch.setenv("KVTRAIL_DELAY_S", "0.000001")
+    run(OnGPU(clock), 2)
+    # Two gigahertz, measured once, after the clocks have come up.
+    spin = ("of cuda:0", 2000)
+    assert done[2:] == [spin, "step", spin, "step"]
+    monkeypatch.delenv("KVTRAIL_DELAY_S")
+    run(OnGPU(clock), 2)
+    assert done[6:] == ["step", "step"]
 
 
 def test_naive_runs_one_request_at_a_time(clock: FakeClock) -> None:
