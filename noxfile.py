@@ -104,7 +104,6 @@ LAB_COMMANDS = (
     Command("calibrate", "See whether compare's verdicts hold here, against planted slowdowns."),
     Command("ladder", "Run every earlier host path, and try what was claimed of each."),
     Command("roofline", "Set every kernel of a decode step against the bandwidth of memory."),
-    Command("tune", "Choose tiles by timing the whole step on a Hopper GPU; write the table."),
     Command("counters", "Count what decode steps do and kernels compile to; compare exactly."),
 )
 

@@ -131,7 +131,6 @@ COMMANDS = (
 """In the order of the help: users' commands first."""
 LAB_COMMANDS = (
     Command("counters", "cli.counters:counters", LAB),
-    Command("tune", "cli.tune:run", LAB, Sessions.LOCK),
     Command("roofline", "cli.roofline:run", LAB, Sessions.LOCK),
     Command("ladder", "studies.ladder.command:run", LAB, Sessions.LOCK),
 )

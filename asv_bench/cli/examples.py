@@ -28,7 +28,6 @@ EXAMPLES = {
     "peers": ("peers --quick --peer transformers",),
     "profile": ("profile --quick",),
     "counters": ("lab counters --steps-only",),
-    "tune": ("lab tune --rows 1,64 --minutes 20",),
     "roofline": ("lab roofline --output roofline.json",),
     "ladder": ("lab ladder --quick",),
 }

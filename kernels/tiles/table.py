@@ -1,13 +1,14 @@
 """How the kernels of a fused decode step are cut, by batch size: the table and how it is read.
 
-The figures are in `table.toml`, which `nox -s tune` writes: chosen by measurement inside
-the whole captured step, never alone, since a kernel's best tile depends on what its neighbours
-leave in L2 and on how they overlap. Nothing is tried at run time.
+The figures are in `table.toml`, chosen by measurement inside the whole captured step, never alone,
+since a kernel's best tile depends on what its neighbours leave in L2 and on how they overlap.
+Nothing is tried at run time.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -123,66 +124,19 @@ class ConfigTable:
         """The tiles of a step of `rows` rows and such maps."""
         return self.buckets[self.place(rows, shapes)].tiles
 
-    def with_own_buckets(self, shapes: StepShapes) -> ConfigTable:
-        """The same table with buckets for steps of just these maps, which begin as a rule's.
-
-        Their tiles are cut down to the maps, and have no figures.
-        """
-        served = [self.buckets[place] for place in self.places(shapes)]
-        if served[0].shapes is not None:
-            return self
-        own = (
-            replace(
-                bucket,
-                tiles=bucket.tiles.fitted(shapes),
-                step_us=None,
-                measured={},
-                shapes=shapes,
-                least_weights=0,
-            )
-            for bucket in served
-        )
-        return replace(self, buckets=(*self.buckets, *own))
-
-    def ring_place(self, head_dim: int, group: int = 1) -> int:
-        """The number of the ring for heads of `head_dim`, of which `group` share keys and values.
-
-        It depends on nothing else.
-        """
+    def ring(self, head_dim: int, group: int = 1) -> RingTile:
+        """The ring for heads of `head_dim`, of which `group` share keys and values."""
         return next(
-            place
-            for place, ring in enumerate(self.rings)
+            ring.tile
+            for ring in self.rings
             if head_dim <= ring.most_dim and group <= ring.most_group
         )
 
-    def ring(self, head_dim: int, group: int = 1) -> RingTile:
-        """That ring."""
-        return self.rings[self.ring_place(head_dim, group)].tile
-
-    def with_tile(
-        self, place: int, role: str, tile: LinearTile, measured: Measured | None = None
-    ) -> ConfigTable:
-        """The same table with another tile for one role of bucket number `place`.
-
-        With figures, the bucket's step is theirs.
-        """
+    def with_tile(self, place: int, role: str, tile: LinearTile) -> ConfigTable:
+        """The same table with another tile for one role of bucket number `place`."""
         bucket = self.buckets[place]
-        figures = dict(bucket.measured)
-        step_us = bucket.step_us
-        if measured is not None:
-            figures[role], step_us = measured, measured.step_us
-        changed = replace(
-            bucket, tiles=replace(bucket.tiles, **{role: tile}), measured=figures, step_us=step_us
-        )
+        changed = replace(bucket, tiles=replace(bucket.tiles, **{role: tile}))
         return replace(self, buckets=(*self.buckets[:place], changed, *self.buckets[place + 1 :]))
-
-    def with_ring(
-        self, place: int, tile: RingTile, measured: Mapping[str, Measured] | None = None
-    ) -> ConfigTable:
-        """The same table with another ring in entry number `place`."""
-        ring = self.rings[place]
-        changed = replace(ring, tile=tile, measured=measured or ring.measured)
-        return replace(self, rings=(*self.rings[:place], changed, *self.rings[place + 1 :]))
 
 
 def read_table(text: str) -> ConfigTable:
@@ -213,8 +167,8 @@ def read_table(text: str) -> ConfigTable:
 
 @cache
 def committed_table() -> ConfigTable:
-    """The table that comes with this package, which every step uses by default."""
-    return read_table(TABLE_FILE.read_text("utf-8"))
+    """The table that every step uses by default: this package's, or $KVTRAIL_TILES."""
+    return read_table(Path(os.environ.get("KVTRAIL_TILES", TABLE_FILE)).read_text("utf-8"))
 
 
 def _read_bucket(entry: dict[str, Any]) -> Bucket:

@@ -48,7 +48,6 @@ HEAVY = {
     "scheduler",
     "stack",
     "streaming",
-    "tune",
 }
 
 
@@ -173,7 +172,7 @@ def test_the_rulers_tests_have_a_gpu_for_themselves(noxfile, monkeypatch, has_gp
     assert spread == [not has_gpu, True]
 
 
-@pytest.mark.parametrize(("name", "line"), [("compare", "compare"), ("tune", "lab tune")])
+@pytest.mark.parametrize(("name", "line"), [("compare", "compare"), ("roofline", "lab roofline")])
 @pytest.mark.parametrize("ci", ["", "true"])
 def test_an_answer_fails_a_session_in_ci_only(noxfile, monkeypatch, name, line, ci):
     ran: list[tuple[tuple[str, ...], list[int]]] = []

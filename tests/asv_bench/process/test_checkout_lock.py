@@ -115,7 +115,7 @@ def test_commands_of_a_held_checkout_are_refused_or_warned(
     holder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(main, "WORKPLACE", tmp_path)
-    for command in (["lab", "tune"], ["tune"], ["run", "headline"], ["-q", "lab", "roofline"]):
+    for command in (["lab", "ladder"], ["ladder"], ["run", "headline"], ["-q", "lab", "roofline"]):
         with pytest.raises(Refused, match="wait for it"), main.session_of([*command, "--quick"]):
             pass
         with main.session_of([*command, "--help"]):

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from asv_bench.lab.tune.table_text import table_text
 from kernels.tiles.launch import ring_stages, ring_tile
 from kernels.tiles.table import TABLE_FILE, ConfigTable, Measured, committed_table, read_table
 from kernels.tiles.tile import ROLES, LinearTile, RingTile, StepShapes
@@ -81,18 +80,9 @@ def test_every_bucket_has_every_role_and_says_where_it_was_measured(table: Confi
 
 def test_larger_maps_follow_another_rule_until_a_model_has_its_own(table: ConfigTable) -> None:
     assert all(table.tiles(rows, _gpt2(1600)) is table.tiles(rows) for rows in (1, 64, 256))
-    shapes, other = (replace(LLAMA_1B, head=(rows, 2048)) for rows in (256, 128))
-    rule = table.tiles(64, shapes)
+    rule = table.tiles(64, replace(LLAMA_1B, head=(256, 2048)))
     assert rule is not table.tiles(64)
     assert rule is not table.tiles(64, LLAMA_1B), "it has buckets of its own"
-    own = table.with_own_buckets(shapes)
-    assert own.tiles(64, shapes) == rule.fitted(shapes)
-    place = own.place(64, shapes)
-    chosen = own.with_tile(place, "attention_in", LinearTile(64, 64, 64, tma=True))
-    assert chosen.tiles(64, shapes).attention_in == LinearTile(64, 64, 64, tma=True)
-    assert chosen.tiles(64, other) is rule
-    assert read_table(table_text(chosen)) == chosen
-    assert chosen.with_own_buckets(shapes) is chosen
 
 
 @pytest.mark.parametrize("shapes", [LLAMA_1B, replace(LLAMA_1B, head=(256, 2048))])
@@ -218,19 +208,14 @@ def test_programs_that_begin_together_have_depths_of_their_own() -> None:
 
 
 def test_a_changed_table_leaves_the_old_one_alone(table: ConfigTable) -> None:
-    tile, figure = LinearTile(16, 32, 64), Measured(1.0, 2.0)
-    changed = table.with_tile(1, "head", tile, figure)
+    tile = LinearTile(16, 32, 64)
+    changed = table.with_tile(1, "head", tile)
     changed_rows = table.buckets[1].rows
     assert changed.buckets[1].tiles.head is tile
-    assert changed.buckets[1].measured["head"] is figure
     assert len(changed.buckets) == len(table.buckets)
     others = [bucket.rows for bucket in table.buckets if bucket.rows != changed_rows]
     assert [changed.tiles(rows) for rows in others] == [table.tiles(rows) for rows in others]
     assert table.tiles(changed_rows).head != tile
-    assert table.buckets[1].measured.get("head") is not figure
-    ring = replace(table.rings[0].tile, split=64)
-    assert table.with_ring(0, ring).ring(64) is ring
-    assert table.with_ring(0, ring).ring(128) == table.ring(128)
 
 
 def changed_text(old: str, new: str) -> str:
@@ -289,6 +274,21 @@ def test_the_file_is_read_without_torch_or_triton() -> None:
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_another_table_can_be_named_and_the_example_of_a_subject_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = TABLE_FILE.parents[2]
+    subject = tomllib.loads((root / "reports/subjects/tiles/kvtrail.toml").read_text())
+    tables = []
+    for label in subject["axis"]["labels"]:
+        monkeypatch.setenv("KVTRAIL_TILES", str(root / label))
+        tables.append(committed_table.__wrapped__())
+    assert tables[0] == read_table(TEXT)
+    assert tables[1].tiles(64) != tables[0].tiles(64)
+    for rows in (1, 64, 256):
+        assert tables[1].tiles(rows).fitted(_gpt2(768)) == tables[1].tiles(rows)
 
 
 def test_no_field_of_the_file_is_dropped(table: ConfigTable) -> None:

@@ -1,1 +1,0 @@
-"""Captured decode steps, checked and timed, to choose how they are cut."""
