@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.lab.calibration.many_comparisons import Drawn
+from asv_bench.lab.reach import Drawn
 from asv_bench.stats.few_pairs import POOL_SIZE, Floats
 
 _PROCESSES_AT_ONCE = 512

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from asv_bench.errors import Refused
-from asv_bench.lab.calibration.many_comparisons import Drawn
+from asv_bench.lab.reach import Drawn
 from asv_bench.output.stored_json import count, positive, read_stored, text
 from asv_bench.stats.few_pairs import POOL_SIZE, Floats
 

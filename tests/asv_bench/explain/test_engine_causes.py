@@ -16,9 +16,7 @@ from asv_bench.explain.engine_counts import EngineCounts, count_ends, figure_clu
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
 from asv_bench.explain.why import why
-from asv_bench.git.repository import Commit
-from asv_bench.lab.calibration.planting import ScratchClone
-from asv_bench.measure.lives import Place
+from asv_bench.git.repository import Commit, Repository
 from asv_bench.output.progress import Progress
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from tests.explanations import explanation_of, slower
@@ -149,11 +147,13 @@ def test_a_tile_that_spills_is_named_first(tmp_path: Path) -> None:
 
 def planted_clone(folder: Path) -> tuple[Path, str]:
     """A clone whose newest commit calls an operator more, and that commit."""
-    clone = ScratchClone(folder / "clone", Place())
-    file, before, after = PLANTS["operator"]
-    source = clone.root / file
+    root, (file, before, after) = folder / "clone", PLANTS["operator"]
+    Repository(ROOT).ask("clone", "--quiet", "--local", str(ROOT), str(root))
+    source, clone = root / file, Repository(root)
     source.write_text(source.read_text().replace(before, after))
-    return clone.root, clone.commit("Tidy up attention")
+    me = ("-c", "user.name=kvtrail", "-c", "user.email=kvtrail@localhost")
+    clone.ask(*me, "commit", "--quiet", "--all", "-m", "Tidy up attention")
+    return root, clone.line("rev-parse", "HEAD")
 
 
 @pytest.mark.thorough

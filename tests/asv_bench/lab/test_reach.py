@@ -9,7 +9,7 @@ import pytest
 from simulated_pairs import BASE
 
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.lab.calibration.reach import LEAST_PAIRS, MetricNoise, noise_of
+from asv_bench.lab.reach import LEAST_PAIRS, MetricNoise, noise_of
 from asv_bench.measure.samples import Pair
 from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.compare import simulate

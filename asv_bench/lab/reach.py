@@ -1,7 +1,8 @@
 """The smallest change that so many minutes of `compare` show, from a commit's own noise.
 
 The rule of `compare` is applied to pairs of a commit with itself, drawn again, with a change added
-to the head.
+to the head. `compare_many` applies it to all draws at once: it goes through the same looks with the
+same functions as `CommitComparison`, on arrays, where that takes milliseconds a comparison.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from asv_bench.compare.plan import LEAST_CAP, ComparisonPlan
+from asv_bench.compare.judging import significant_among, verdicts, weigh_costs
+from asv_bench.compare.plan import LEAST_CAP, ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
-from asv_bench.lab.calibration.many_comparisons import Drawn, compare_many
 from asv_bench.measure.samples import Pair
 from asv_bench.output.table import percentage
 from asv_bench.stats.few_pairs import POOL_SIZE, Floats
@@ -144,3 +146,71 @@ def _shown(reach: Reach, plan: ComparisonPlan) -> str:
     if reach.effect is None:
         return f"{begin} finds no change of less than {percentage(_MOST, 0)} 9 times of 10"
     return f"{begin} finds a change of {percentage(reach.effect, 1)} 9 times of 10"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What comparisons will see, as logarithms of costs."""
+
+    # [runs, benchmarks, pairs], in the order in which they are measured.
+    base: Floats
+    head: Floats
+    # [runs, benchmarks, size] differences within a commit, known before; size 0 for none.
+    pools: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class ManyAnswers:
+    """What they come to, [runs, benchmarks]; `verdict` holds values of `Verdict`."""
+
+    verdict: npt.NDArray[np.str_]
+    pairs: npt.NDArray[np.int64]
+    effect: Floats
+    low: Floats
+    high: Floats
+
+
+def compare_many(drawn: Drawn, plan: ComparisonPlan) -> ManyAnswers:
+    """The answers that `CommitComparison` would give, one comparison after the other."""
+    shape = drawn.base.shape[:2]
+    answers = ManyAnswers(
+        np.full(shape, Verdict.INCONCLUSIVE.value, "<U12"),
+        np.zeros(shape, np.int64),
+        *(np.full(shape, np.nan) for _ in range(3)),
+    )
+    is_open = np.ones(shape, np.bool_)
+    for number, look in enumerate(plan.looks):
+        if look.test is Criterion.POOLED and drawn.pools.shape[-1] < POOL_SIZE:
+            continue
+        if not is_open.any():
+            break
+        # Judge what is open, and close what has a clear answer.
+        base, head = (side[is_open, : look.pairs] for side in (drawn.base, drawn.head))
+        evidence = weigh_costs(
+            base, head, plan, look.test, drawn.pools[is_open], own_differences(base, head)
+        )
+        p_values = np.full(shape, np.nan)
+        p_values[is_open] = evidence.p
+        differ = np.isin(answers.verdict, (Verdict.SLOWER, Verdict.FASTER))
+        significant = significant_among(p_values, number, (~differ).sum(axis=-1), plan)[is_open]
+        found = verdicts(evidence, significant, number, plan)
+        answers.verdict[is_open] = found
+        answers.pairs[is_open] = look.pairs
+        answers.effect[is_open] = evidence.effect
+        answers.low[is_open], answers.high[is_open] = evidence.interval
+        is_open[is_open] = found == Verdict.INCONCLUSIVE
+    return answers
+
+
+def own_differences(base: Floats, head: Floats) -> Floats:
+    """What `judging.within_commit` finds where pairs alternate on one device, [..., pairs // 2].
+
+    Pairs come in the order base first, head first, head first, base first: each even pair ends
+    with the commit that the next begins with.
+    """
+    earlier = np.arange(0, base.shape[-1] - 1, 2)
+    is_heads = earlier % 4 == 0
+    first = np.where(is_heads, head[..., earlier], base[..., earlier])
+    second = np.where(is_heads, head[..., earlier + 1], base[..., earlier + 1])
+    differences: Floats = second - first
+    return differences

@@ -1,0 +1,342 @@
+"""Comparisons whose truth is known, of a commit with itself and with lives that wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from asv_bench.compare.comparison import CommitComparison, Headway
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.tables import STYLES
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.git.repository import Commit
+from asv_bench.lab.reach import MetricNoise, noise_of
+from asv_bench.measure.delay import VARIABLE, Delay
+from asv_bench.measure.lives import WALL
+from asv_bench.measure.log import Logged
+from asv_bench.measure.rounds import two_cells
+from asv_bench.measure.samples import Pair, RoundSource
+from asv_bench.output.console import print_sentences
+from asv_bench.output.issue_text import described, place_of
+from asv_bench.output.progress import Progress
+from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, percentage
+from asv_bench.output.table_files import TableFiles
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.session import Session
+from asv_bench.subjects.axis import Variant
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.subject import Metric
+
+INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is unknown."
+SECONDS_OF = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+"""Units of metrics that a delay can lengthen."""
+OBEYED = 0.5
+"""By this fraction of a delay a metric grows at least, if the benchmark obeys the delay."""
+FALSE_ALARMS_ALLOWED = 0.05
+_COLUMNS = (
+    Column("name", "compared with", kind="text"),
+    Column("planted", "planted", show=percent(2, signed=True)),
+    Column("verdict", "verdict"),
+    Column("effect", "effect", show=percent(2, signed=True)),
+    Column("interval", "interval", show=interval(2), parts=("low", "high")),
+    Column("pairs", "pairs"),
+    Column("discarded", "discarded"),
+    Column("seconds", "seconds", show=digits(0)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedTrial:
+    """One comparison whose truth is known."""
+
+    name: str
+    # The true effect as a fraction of the base's figure; 0 for a commit against itself.
+    planted: float
+    comparison: Comparison
+    seconds: float
+    margin: float  # by which it was decided
+    pairs: Sequence[Pair] = ()  # those that were not discarded
+
+    @property
+    def holds(self) -> bool:
+        """Whether the verdict is one that the truth allows.
+
+        A slowdown that the machine is too noisy to find is inconclusive, which contradicts nothing.
+        """
+        verdict = self.comparison.verdict
+        if verdict is Verdict.INCONCLUSIVE:
+            return True
+        if verdict is Verdict.EQUIVALENT:
+            return self.planted < 0.9 * self.margin
+        return verdict is Verdict.SLOWER and self.planted > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The trial as JSON-ready values."""
+        return {
+            "name": self.name,
+            "planted": self.planted,
+            "holds": self.holds,
+            "seconds": self.seconds,
+            **self.comparison.to_json(),
+        }
+
+
+def are_sound(trials: Sequence[PlantedTrial]) -> bool:
+    """Whether nothing contradicts the truth but as many false alarms as are allowed."""
+    wrong = [trial for trial in trials if not trial.holds]
+    alarms = sum(trial.planted == 0 for trial in wrong)
+    nulls = sum(trial.planted == 0 for trial in trials)
+    return alarms <= FALSE_ALARMS_ALLOWED * nulls and len(wrong) == alarms
+
+
+def trial_table(trials: Sequence[PlantedTrial], title: str, note: str = "") -> Table:
+    """A row for each trial; a verdict that the truth does not allow is marked."""
+    rows = []
+    for trial in trials:
+        found, verdict = trial.comparison, str(trial.comparison.verdict)
+        wrong = Cell(verdict, "reverse red", text=f"{verdict} (!)")
+        shown = Cell(verdict, STYLES[found.verdict]) if trial.holds else wrong
+        counts = found.pairs_used, found.pairs_discarded, trial.seconds
+        rows.append((trial.name, trial.planted, shown, found.effect, found.interval, *counts))
+    caption = f"(!): a verdict that the truth does not allow. {note}".strip()
+    return Table(_COLUMNS, rows, title, caption)
+
+
+class Delays:
+    """Delays in the lives of a commit or label, and the names of what has one.
+
+    For the wall time kvtrail sleeps after the command. Any other metric moves only if the benchmark
+    waits $KVTRAIL_DELAY_S seconds in its timed part, as kvtrail's engine does: one life that is
+    told to wait as long as the metric itself shows whether it does.
+    """
+
+    def __init__(self, subject: DeclaredSubject, commit: str) -> None:
+        self._subject = subject
+        self._commit = commit
+        self._values: dict[str, float | None] = {}
+        self.planted: dict[str, Delay] = {}  # by the name of what has it
+        self.remarks: list[str] = []  # sentences about what could not be planted
+
+    def variant(self, name: str) -> Variant:
+        """What a name stands for, whether a delay is in it or not."""
+        if name in self.planted:
+            return replace(self._subject.variant(self._commit), delay=self.planted[name])
+        return self._subject.variant(name)
+
+    def seconds_for(self, metric: Metric, effect: float, source: RoundSource) -> float | None:
+        """By how much a fraction of a metric is longer, in its unit; None if no delay shows in it.
+
+        The source measures lives of the variants that are named here.
+        """
+        if metric.name not in self._values:
+            self._values[metric.name] = self._value_to_lengthen(metric, source)
+        value = self._values[metric.name]
+        return None if value is None else effect * value
+
+    def name_of(self, metric: Metric, added: float) -> str:
+        """The name of lives in which so much is added to a metric."""
+        delay = Delay(added * SECONDS_OF[metric.unit], is_told=metric.name != WALL)
+        name = f"{self._commit} + {delay}"
+        self.planted[name] = delay
+        return name
+
+    def _value_to_lengthen(self, metric: Metric, source: RoundSource) -> float | None:
+        """The metric of one life; None, with a remark, if no delay lengthens it."""
+        absence = source.prepare(self._commit).get(metric.name)
+        if absence is not None:
+            self.remarks.append(f"{metric.name} is not measured: {absence.reason}")
+            return None
+        if metric.unit not in SECONDS_OF or metric.better != "lower":
+            self.remarks.append(
+                f"{metric.name}: no delay was planted; only what is measured in "
+                f"{', '.join(SECONDS_OF)}, lower being better, grows by one."
+            )
+            return None
+
+        def value_of(name: str) -> float:
+            return source.round([name], metrics=[metric.name]).readings[0][metric.name].value
+
+        # Twice: the first life may have been disturbed, and look long enough to hide the wait.
+        for _ in range(2):
+            value = value_of(self._commit)
+            if metric.name == WALL:
+                return value
+            if value_of(self.name_of(metric, value)) - value >= OBEYED * value:
+                return value
+        self.remarks.append(
+            f"{metric.name}: no delay was planted, as a life that was told to wait by "
+            f"${VARIABLE} did not move it. A benchmark that waits so many seconds within what "
+            f"it times, once for each figure, can be tried."
+        )
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `calibrate` is to try."""
+
+    commit: Commit
+    given: str | None  # what the user calls it
+    null: int  # comparisons of the commit with itself
+    effects: Sequence[float]  # to plant, as fractions
+    minutes: Sequence[float]  # of comparisons to come
+    plan: ComparisonPlan  # of every comparison; metrics may have margins of their own
+
+
+class Calibrating(Session):
+    """Trials of a commit with itself and with slowdowns, from the first to the record.
+
+    All metrics are compared where the commit is compared with itself, and each by itself where
+    something is planted in it.
+    """
+
+    def __init__(
+        self, subject: DeclaredSubject, asked: Asked, files: TableFiles, how: MeasuringOptions
+    ) -> None:
+        self._asked = asked
+        self._delays = Delays(subject, asked.commit.hash)
+        self._trials: list[PlantedTrial] = []  # those that have a verdict
+        self._is_interrupted = False
+        settings = {
+            "null": asked.null,
+            "planted": asked.effects,
+            "minutes": asked.minutes,
+            "commit": asked.commit.to_json(),
+            "benchmarks": [metric.name for metric in subject.metrics],
+            "plan": asked.plan.to_json(),
+        }
+        super().__init__("calibrate", settings, subject, files, how)
+
+    def names(self) -> Sequence[str]:
+        """See `Session`."""
+        return [self._asked.commit.hash]
+
+    def begin(self) -> list[str]:
+        """See `Session`."""
+        return []
+
+    def source(self) -> AbstractContextManager[RoundSource]:
+        """See `Session`."""
+        return self._subject.pairs_of(self._delays.variant)
+
+    def measure(self, source: RoundSource) -> ExitCode:
+        """See `Session`: also after Ctrl-C, with the trials that were over."""
+        try:
+            self._try_all(source)
+        except KeyboardInterrupt:
+            self._is_interrupted = True
+            self._record.notes.append(INTERRUPTED)
+            return ExitCode.INTERRUPTED
+        finally:
+            self._record.notes += self._delays.remarks
+        return ExitCode.GOOD if are_sound(self._trials) else ExitCode.FAILED
+
+    def _try_all(self, source: RoundSource) -> None:
+        """Compare the commit with itself, then with what is slower by each effect."""
+        asked, delays = self._asked, self._delays
+        for number in range(asked.null):
+            name, ends = f"itself, {number + 1} of {asked.null}", (asked.commit.hash,) * 2
+            pairs, is_measured = self._compare(source, name, ends, self._subject.metrics)
+            # What is kept wholly was added when it was measured.
+            if is_measured:
+                self._noise.add_same(pairs)
+        for metric in self._subject.metrics:
+            for effect in asked.effects:
+                added = delays.seconds_for(metric, effect, source)
+                if added is None:
+                    break
+                ends = delays.name_of(metric, 0.0), delays.name_of(metric, added)
+                name = f"planted {percentage(effect, 1)}"
+                self._compare(source, name, ends, [metric], added)
+
+    def _compare(
+        self,
+        source: RoundSource,
+        name: str,
+        ends: tuple[str, str],
+        metrics: Sequence[Metric],
+        added: float = 0.0,  # what the head's figure has more than the base's
+    ) -> tuple[dict[str, Sequence[Pair]], bool]:
+        """Compare, and say and keep the trials; their pairs, and whether any was measured now."""
+        plan = self._asked.plan
+        names = [one.name for one in metrics]
+        begun = time.monotonic()
+        with Progress(self._console, name, plan.cap, "pairs at most") as progress:
+
+            def on_pair(now: Headway, pairs: Mapping[str, Pair]) -> None:
+                self._record.samples += [{"trial": name, **one.to_json()} for one in pairs.values()]
+                progress.show(now.kept)
+
+            pools = self._noise.of(names)
+            comparing = CommitComparison(two_cells(*ends), metrics, plan, pools)
+            logged = Logged(source, self._log, name)
+            found = comparing.run(logged, on_pair)
+        seconds = time.monotonic() - begun
+        pairs = {one: comparing.kept_pairs(one) for one in names}
+        for one, comparison in zip(metrics, found, strict=True):
+            if comparison.verdict is Verdict.NOT_MEASURED:
+                continue
+            shown = name if len(self._subject.metrics) == 1 else f"{name}, {one.name}"
+            self._console.print(f"{shown}: {comparison.verdict}")
+            value = comparison.base_value
+            planted = added / value if value else 0.0
+            margin = self._plan_of(one).margin
+            trial = PlantedTrial(shown, planted, comparison, seconds, margin, pairs[one.name])
+            self._trials.append(trial)
+        return pairs, bool(logged.measured)
+
+    def _plan_of(self, metric: Metric) -> ComparisonPlan:
+        plan = self._asked.plan
+        return plan if metric.margin is None else plan.with_margin(metric.margin)
+
+    def print_answer(self) -> None:
+        """See `Session`; verdicts that contradict what was planted are named."""
+        trials, commit, given = self._trials, self._asked.commit, self._asked.given
+        place = place_of(self._record.machine, self._subject.devices)
+        title = f"compare on {place}, commit {commit.short}"
+        table = trial_table(trials, title, INTERRUPTED if self._is_interrupted else "")
+        answers = [noise.sentence(self._asked.plan) for noise in self._noises()]
+        if not (self._is_interrupted or are_sound(trials)):
+            wrong = [f"{one.name}: {one.comparison.verdict}" for one in trials if not one.holds]
+            answers.append(f"Verdicts contradict what was planted: {'; '.join(wrong)}.")
+        reasons = dict.fromkeys(trial.comparison.reason for trial in trials)
+        said = [*filter(None, reasons), *self._record.notes]
+        names = {} if given is None else {given: (commit.short,)}
+        heading = answers[-1] if answers else title
+        page = self._issue(heading, described(commit), [table], [*said, *answers], names)
+        self._files.show(table, page=page)
+        print_sentences(self._console, said)
+        print_sentences(self._console, answers, "bold")
+
+    def _noises(self) -> list[MetricNoise]:
+        """The noise of each metric that was compared with itself, and what it allows."""
+        subject = self._subject
+        found = []
+        for metric in subject.metrics:
+            pairs = [
+                trial.pairs
+                for trial in self._trials
+                if trial.comparison.benchmark == metric.name and trial.planted == 0 and trial.pairs
+            ]
+            if pairs:
+                shared = {"at_once": len(subject.metrics), "devices": len(subject.devices)}
+                plan, minutes = self._plan_of(metric), self._asked.minutes
+                found.append(noise_of(metric.name, pairs, plan, minutes, **shared))
+        return found
+
+    def results(self) -> dict[str, Any]:
+        """See `Session`."""
+        planted = {name: str(delay) for name, delay in self._delays.planted.items()}
+        if self._ending:
+            return {"planted": planted}
+        return {
+            "planted": planted,
+            "trials": [trial.to_json() for trial in self._trials],
+            "noise": [asdict(noise) for noise in self._noises()],
+            "is_sound": None if self._is_interrupted else are_sound(self._trials),
+            "interrupted": self._is_interrupted,
+        }

@@ -1,1 +1,0 @@
-"""Whether verdicts hold: planted slowdowns, simulated noise, and trials of both."""
