@@ -104,7 +104,6 @@ LAB_COMMANDS = (
     Command("calibrate", "See whether compare's verdicts hold here, against planted slowdowns."),
     Command("ladder", "Run every earlier host path, and try what was claimed of each."),
     Command("roofline", "Set every kernel of a decode step against the bandwidth of memory."),
-    Command("counters", "Count what decode steps do and kernels compile to; compare exactly."),
 )
 
 
@@ -256,6 +255,13 @@ def codegen(session: nox.Session, triton: TritonChoice) -> None:
     # Without a GPU, too: nothing is run.
     env = {**_compiled(), "KVTRAIL_REQUIRE": None}
     session.run(*("python", "-m", "pytest", "-q", MACHINE_CODE, *session.posargs), env=env)
+
+
+@nox.session(python=PYTHON, requires=["stack"], default=False)
+def counters(session: nox.Session) -> None:
+    """Count what decode steps do and kernels compile to; compare exactly with what was accepted."""
+    _provide(session)
+    session.run("python", "-m", "tests.counters", *session.posargs, env=_compiled())
 
 
 @nox.session(python=PYTHON, requires=["stack"], default=False)

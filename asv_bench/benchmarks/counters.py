@@ -13,7 +13,7 @@ from typing import ClassVar
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.lab.counters.step_counters import BLOCK_SIZE, PATHS, count_steps, path_named
+from asv_bench.lab.step_counters import BLOCK_SIZE, PATHS, count_steps, path_named
 
 from .sharing import Run, Samples, SharesRuns, shared
 
@@ -94,8 +94,8 @@ def _count(path: str, batch: int) -> dict[str, float]:
 
 
 def _compile() -> dict[str, float]:
-    from asv_bench.lab.codegen.compiled import compile_kernels
-    from asv_bench.lab.codegen.launched_kernels import launched_kernels
+    from asv_bench.lab.compiled import compile_kernels
+    from asv_bench.lab.launched_kernels import launched_kernels
 
     try:
         launched = launched_kernels(batch_sizes=(KERNEL_BATCH,))

@@ -22,7 +22,7 @@ from asv_bench.output.record import REPOSITORY
 from asv_bench.session.exit_codes import exit_codes_text
 
 HELP = "Tells, with evidence, which commit made a program slower or faster."
-LAB_HELP = "What the developers of kvtrail run: its kernels, its counters, its verdicts."
+LAB_HELP = "What the developers of kvtrail run: its kernels, and its earlier host paths."
 COMMITS = "Compare commits"
 RESULTS = "Keep a history"
 ENGINE = "Measure kvtrail's engine"
@@ -130,7 +130,6 @@ COMMANDS = (
 )
 """In the order of the help: users' commands first."""
 LAB_COMMANDS = (
-    Command("counters", "cli.counters:counters", LAB),
     Command("roofline", "cli.roofline:run", LAB, Sessions.LOCK),
     Command("ladder", "studies.ladder.command:run", LAB, Sessions.LOCK),
 )

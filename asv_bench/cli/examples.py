@@ -27,7 +27,6 @@ EXAMPLES = {
     "headline": ("headline --quick --output figures.json",),
     "peers": ("peers --quick --peer transformers",),
     "profile": ("profile --quick",),
-    "counters": ("lab counters --steps-only",),
     "roofline": ("lab roofline --output roofline.json",),
     "ladder": ("lab ladder --quick",),
 }

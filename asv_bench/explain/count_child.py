@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from asv_bench.errors import BenchError
-from asv_bench.lab.counters.step_counters import (
+from asv_bench.lab.step_counters import (
     BLOCK_SIZE,
     MODEL,
     device_of,
@@ -86,13 +86,11 @@ def _noted(counts: Counts, what: str) -> Iterator[None]:
 
 
 def _path_counts(name: str, task: CountTask) -> dict[str, dict[str, float]]:
-    from asv_bench.lab.counters.operator_ledger import OperatorLedger
-    from asv_bench.lab.counters.pretend_cuda import Traffic
+    from asv_bench.lab.pretend_cuda import OperatorLedger
 
     refuse_what_changes_the_path()
     path = path_named(name)
-    with device_of(path) as pretended:
-        traffic = pretended or Traffic()
+    with device_of(path) as traffic:
         engine = warm_engine(path, BATCH, task.model)
         traffic.clear()
         with OperatorLedger() as ledger:
@@ -143,8 +141,8 @@ def engine_lines(folder: str) -> Iterator[Counter[str]]:
 
 
 def _add_kernels(counts: Counts, task: CountTask) -> None:
-    from asv_bench.lab.codegen.compiled import compile_kernels
-    from asv_bench.lab.codegen.launched_kernels import launched_kernels
+    from asv_bench.lab.compiled import compile_kernels
+    from asv_bench.lab.launched_kernels import launched_kernels
 
     for kernel in (kernels := launched_kernels(batch_sizes=(KERNEL_BATCH,))):
         # All that decides what a kernel compiles to.

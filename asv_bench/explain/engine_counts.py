@@ -16,7 +16,7 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.clue import Clue, Source, leaning, more_or_less, number
 from asv_bench.explain.count_child import Counts, CountTask
 from asv_bench.explain.traced import ask_engine
-from asv_bench.lab.counters.step_counters import MODEL
+from asv_bench.lab.step_counters import MODEL
 from asv_bench.words import first_of
 
 CPU_PATHS, GPU_PATHS = ("cpu",), ("graph", "fused", "plain")

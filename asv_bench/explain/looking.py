@@ -18,7 +18,7 @@ from asv_bench.explain.trace import read_traces, require_work
 from asv_bench.explain.trace_pair import Trace, TracePair
 from asv_bench.explain.traced import torch_trace
 from asv_bench.git.repository import Commit
-from asv_bench.lab.counters.step_counters import MODEL
+from asv_bench.lab.step_counters import MODEL
 from asv_bench.output.progress import Progress
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.subjects.declared import DeclaredSubject

@@ -23,7 +23,19 @@ _ANSWERS = (
     Column("machine", "machine", kind="name"),
     Column("answer", "answer", kind="text"),
 )
-
+_STEPS = (
+    Column("what", "path, batch, span", kind="name"),
+    Column("operators", "operators"),
+    Column("new_tensors", "new", "tensors"),
+    Column("new_bytes", "new", "bytes"),
+    Column("copies_to_device", "to", "device"),
+    Column("copies_to_host", "to", "host"),
+    Column("graph_replays", "replays"),
+    Column("launches", "launches"),
+    Column("engine_python_calls", "engine's", "calls"),
+    Column("python_calls", "all", "calls"),
+)
+"""The other counters of a step are in the file."""
 
 Parse: TypeAlias = Callable[[dict[str, Any]], list[Table]]
 """Makes tables of a stored file; what it raises is as `read_stored` takes it."""
@@ -126,8 +138,14 @@ def _ladder(content: dict[str, Any]) -> list[Table]:
 
 
 def _counters(content: dict[str, Any]) -> list[Table]:
-    from asv_bench.lab.counters.counter_baselines import step_table
-
     versions = content["versions"]
     key = ", ".join(f"{name} {version}" for name, version in versions.items())
     return [step_table(content["steps"], key)]
+
+
+def step_table(steps: Mapping[str, Mapping[str, Any]], key: str) -> Table:
+    """A row for each path, batch and span of counted steps, under the key of their versions."""
+    rows = [
+        (name, *(values[column.key] for column in _STEPS[1:])) for name, values in steps.items()
+    ]
+    return Table(_STEPS, rows, f"what a decode step does ({key})")

@@ -124,13 +124,20 @@ class ConfigTable:
         """The tiles of a step of `rows` rows and such maps."""
         return self.buckets[self.place(rows, shapes)].tiles
 
-    def ring(self, head_dim: int, group: int = 1) -> RingTile:
-        """The ring for heads of `head_dim`, of which `group` share keys and values."""
+    def ring_place(self, head_dim: int, group: int = 1) -> int:
+        """The number of the ring for heads of `head_dim`, of which `group` share keys and values.
+
+        It depends on nothing else.
+        """
         return next(
-            ring.tile
-            for ring in self.rings
+            place
+            for place, ring in enumerate(self.rings)
             if head_dim <= ring.most_dim and group <= ring.most_group
         )
+
+    def ring(self, head_dim: int, group: int = 1) -> RingTile:
+        """That ring."""
+        return self.rings[self.ring_place(head_dim, group)].tile
 
     def with_tile(self, place: int, role: str, tile: LinearTile) -> ConfigTable:
         """The same table with another tile for one role of bucket number `place`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine import ConfigError, Engine, EngineConfig
 from engine.kv import memory
 from engine.memory import allocating, host_bytes, in_words, require_bytes

@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction
 
 run = JITFunction.run  # The pretended GPU has its own.
 
-from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+from asv_bench.lab.pretend_cuda import pretended_cuda
 from kernels.compilation import compile_in_parallel, wanted_kernels
 from kernels.step.rows import begin_step, embed_rows
 

@@ -1,6 +1,6 @@
 """What one steady decode step of a rung does, counted exactly: it says why times differ.
 
-For a GPU the counts are of a pretended one (`asv_bench.lab.counters.pretend_cuda`), so that a
+For a GPU the counts are of a pretended one (`asv_bench.lab.pretend_cuda`), so that a
 machine without a GPU has them too, and a process that counts must not measure.
 """
 
@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.lab.counters.python_calls import ENGINE_PACKAGES, python_calls
+from asv_bench.lab.python_calls import ENGINE_PACKAGES, python_calls
 from asv_bench.studies.ladder.rungs import Rung
 from asv_bench.workloads.named import Workload
 
 if TYPE_CHECKING:
-    from asv_bench.lab.counters.pretend_cuda import Traffic
+    from asv_bench.lab.pretend_cuda import Traffic
 
 STEADY_AFTER = 6
 """Steps before the counted ones; they and the counted ones lie within one block."""
@@ -78,7 +78,7 @@ def count_rung(rung: Rung, workload: Workload, *, model: str, pretends: bool) ->
     MeasurementFailed
         If a step did not yield one token of each request.
     """
-    from asv_bench.lab.counters.operator_ledger import OperatorLedger
+    from asv_bench.lab.pretend_cuda import OperatorLedger
     from asv_bench.studies.ladder.rung_build import build_rung
 
     with _device(pretends) as traffic:
@@ -108,7 +108,7 @@ def count_rung(rung: Rung, workload: Workload, *, model: str, pretends: bool) ->
 
 @contextmanager
 def _device(pretends: bool) -> Iterator[Traffic]:
-    from asv_bench.lab.counters.pretend_cuda import Traffic, pretended_cuda
+    from asv_bench.lab.pretend_cuda import Traffic, pretended_cuda
 
     if not pretends:
         yield Traffic()

@@ -58,6 +58,6 @@ def test_kernels_that_no_rule_names_are_skipped(
     def launched_kernels(**_: object) -> NoReturn:
         raise MeasurementFailed("no rule names the kernel of_long_ago")
 
-    monkeypatch.setattr("asv_bench.lab.codegen.launched_kernels.launched_kernels", launched_kernels)
+    monkeypatch.setattr("asv_bench.lab.launched_kernels.launched_kernels", launched_kernels)
     with pytest.raises(SkipNotImplemented, match="of_long_ago"):
         counters.Kernels().track_spills()

@@ -11,7 +11,7 @@ import pytest
 
 from asv_bench.benchmarks import decode, host, host_growth, host_text, kernels
 from asv_bench.benchmarks.sharing import one_sample
-from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine import Engine, EngineConfig
 
 

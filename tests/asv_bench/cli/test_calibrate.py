@@ -115,7 +115,7 @@ def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
 def test_options_are_positive_numbers_with_commas_between() -> None:
     assert numbers_of("--minutes", "5, 0.5", "minutes, such as 1,5,15") == [5.0, 0.5]
     for wrong in ("0", "-1", "soon", "", "inf", "nan"):
-        with pytest.raises(Refused, match="--minutes '.*' must be minutes, such as"):
+        with pytest.raises(Refused, match=r"--minutes '.*' must be minutes, such as"):
             numbers_of("--minutes", wrong, "minutes, such as 1,5,15")
 
 

@@ -7,12 +7,12 @@ import pytest
 from tests.fresh_python import forked_python
 
 EVERY_BUCKET = """
-from asv_bench.lab.codegen.launched_kernels import launched_kernels
+from asv_bench.lab.launched_kernels import launched_kernels
 from engine.running.decode_graphs import bucket_sizes
 from kernels.tiles.table import committed_table
 from kernels.tiles.launch import ring_tile
 
-kernels = launched_kernels()
+kernels = launched_kernels((256, 1))
 names = [one.name for one in kernels]
 assert len(set(names)) == len(names), names
 launched = {name.split("-")[0] for name in names}
@@ -62,7 +62,7 @@ assert sorted(name for name in names if name.startswith("pick_tokens")) == [
 
 
 OTHER_GPUS = """
-from asv_bench.lab.codegen.launched_kernels import plain_kernels
+from tests.kernels.codegen.every_kernel import plain_kernels
 
 hopper = set(names)
 kernels = plain_kernels()
@@ -79,7 +79,7 @@ assert widths == {"N2304", "N768", "N3072"}, widths
 
 
 WIDE_HEADS = """
-from asv_bench.lab.codegen.launched_kernels import wide_head_kernels
+from tests.kernels.codegen.every_kernel import wide_head_kernels
 
 names = [one.name for one in wide_head_kernels()]
 start = "ring_attention-D128-G4-"
@@ -94,7 +94,7 @@ assert len(set(names)) == len(names)
 
 
 FAMILIES = """
-from asv_bench.lab.codegen.launched_kernels import family_kernels
+from tests.kernels.codegen.every_kernel import family_kernels
 
 kernels = family_kernels(("llama-3.2-1b",), (64,))
 names = [one.name for one in kernels]
@@ -136,7 +136,7 @@ table = tiles.committed_table()
 taller = dataclasses.replace(table.tiles(8).attention_out, block_m=16)
 changed = table.with_tile(table.place(8), "attention_out", taller)
 tiles.committed_table = lambda: changed
-from asv_bench.lab.codegen.launched_kernels import launched_kernels
+from asv_bench.lab.launched_kernels import launched_kernels
 print(*(one.name for one in launched_kernels(batch_sizes=(8,)) if "N768-K768" in one.name))
 """
 
@@ -152,7 +152,7 @@ def test_a_changed_tile_is_compiled_as_changed() -> None:
 
 
 UNKNOWN = """
-from asv_bench.lab.codegen import launched_kernels
+from asv_bench.lab import launched_kernels
 launched_kernels._KERNELS = {
     name: family for name, family in launched_kernels._KERNELS.items() if name != "pick_tokens"
 }

@@ -12,7 +12,7 @@ from tests.fresh_python import forked_python
 PRELUDE = """
 import numpy as np, torch
 from asv_bench.errors import MeasurementFailed
-from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+from asv_bench.lab.pretend_cuda import pretended_cuda
 
 def crossed(traffic):
     counts = (traffic.copies_to_device, traffic.bytes_to_device,

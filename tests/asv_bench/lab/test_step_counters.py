@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asv_bench.lab.counters.counter_baselines import differences
-from asv_bench.lab.counters.python_calls import python_calls
-from asv_bench.lab.counters.step_counters import BLOCK_SIZE, broken_rules
+from asv_bench.lab.python_calls import python_calls
+from asv_bench.lab.step_counters import BLOCK_SIZE
+from tests.counters import broken_rules, differences
 from tests.fresh_python import ROOT, forked_python, planted
 
 COUNT = """
 import json, sys
-from asv_bench.lab.counters.step_counters import count_steps, path_named, step_name
+from asv_bench.lab.step_counters import count_steps, path_named
 counted = {}
 for name in sys.argv[1:]:
     path, batch = name.split("-")
     steps = count_steps(path_named(path), int(batch))
-    counted[step_name(path, int(batch), "step")] = steps.step
-    counted[step_name(path, int(batch), "block")] = steps.block
+    counted[f"{path}, batch {batch}, step"] = steps.step
+    counted[f"{path}, batch {batch}, block"] = steps.block
 json.dump(counted, sys.stdout)
 """
 ALL_PATHS = [f"{path}-{batch}" for path in ("cpu", "graph", "fused", "plain") for batch in (8, 64)]
@@ -173,12 +173,12 @@ def test_what_a_step_does_more_is_seen(
 ) -> None:
     found = count(planted(tmp_path, *place, after), counted)
     before = {name: good[name] for name in found}
-    differing = {(one.what, one.counter): one for one in differences(before, found)}
+    differing = {row[:2]: row[2:] for row in differences(before, found)}
     for one, counter in itertools.product(counted, counters.split()):
         path, batch = one.split("-")
         step, block = (differing[f"{path}, batch {batch}, {part}", counter] for part in PARTS)
-        assert step.change == change.format(batch=batch)
-        assert block.after - block.before == BLOCK_SIZE * (step.after - step.before)
+        assert step[2] == change.format(batch=batch)
+        assert block[1] - block[0] == BLOCK_SIZE * (step[1] - step[0])
     broken = list(broken_rules({**good, **found}))
     assert len(broken) == len(sentences)
     assert all(part in said for part, said in zip(sentences, broken, strict=True))

@@ -53,7 +53,6 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         "asv_bench.cli.profile.torch_traces",
         "asv_bench.cli.headline.run_process",
         "asv_bench.run.session.Measurement",
-        "asv_bench.cli.counters.count_all",
         "asv_bench.studies.ladder.command.RungProcesses",
     ):
         monkeypatch.setattr(place, forbidden)
@@ -81,7 +80,6 @@ COMMANDS = {
     "changes": ["changes", "--json"],
     "profile": ["profile", "--quick", "--json"],
     "headline": ["headline", "--quick", "--output"],
-    "counters": ["counters", "--steps-only", "--json"],
 }
 
 
@@ -102,9 +100,7 @@ def test_every_command_refuses_before_it_measures(
 
 
 @pytest.mark.usefixtures("nothing_runs")
-@pytest.mark.parametrize(
-    "arguments", [arguments for arguments in COMMANDS.values() if arguments[0] != "counters"]
-)
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
 def test_a_checkout_that_cannot_be_written_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:

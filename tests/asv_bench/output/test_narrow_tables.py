@@ -10,7 +10,6 @@ from printed_tables import printed
 
 from asv_bench.bisect.account import commit_table
 from asv_bench.bisect.finding import CurvePoint, Direction, Finding, Outcome
-from asv_bench.cli.counters import difference_table, step_table
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import comparison_table
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -21,10 +20,10 @@ from asv_bench.explain.traced import Traced
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.table import history_tables
-from asv_bench.lab.counters.counter_baselines import CounterDifference
 from asv_bench.output.console import LEAST_WIDTH
 from asv_bench.output.figure_rows import figure_rows, figure_table
 from asv_bench.output.table import Table
+from asv_bench.pages.report_sections import step_table
 from asv_bench.run.tables import headline_table
 from asv_bench.studies.ladder.ladder_tables import COUNTERS, claim_table, rung_table
 
@@ -145,12 +144,6 @@ def counted() -> Made:
     return table, ["fused, 64 rows, across a block's boundary", "1,234,567"]
 
 
-def changed_counters() -> Made:
-    what = "append-identity-llama-1b-fp16, the streams of linear maps"
-    table = difference_table([CounterDifference(what, "engine_python_calls", 1_234_567, 2_345_678)])
-    return table, [what, "engine_python_calls", "1,234,567", "2,345,678"]
-
-
 def climbed() -> Made:
     rung = {"rung": "12-append-for-the-whole-batch", "seed": "062", "step_ms": 12.345}
     rung |= {"same_requests": 64, "requests": 64, "counters": dict.fromkeys(COUNTERS, 1_234_567)}
@@ -170,7 +163,7 @@ def claimed() -> Made:
 OPERATOR = "aten::native_layer_norm_backward_of_something_long"
 MAKERS: dict[str, Callable[[], Made]] = {
     **{make.__name__: make for make in (compared, bisected, benchmarked, past, headlines)},
-    **{make.__name__: make for make in (counted, changed_counters, climbed, claimed)},
+    **{make.__name__: make for make in (counted, climbed, claimed)},
     "profiled ranges": lambda: profiled(0, "block_tables", "11,419.7"),
     "profiled operators": lambda: profiled(1, OPERATOR, "100.00"),
     "profiled kernels": lambda: profiled(

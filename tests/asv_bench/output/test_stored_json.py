@@ -23,7 +23,6 @@ from asv_bench.history.filing import write_published
 from asv_bench.history.histories import Histories
 from asv_bench.history.kept_answers import read_answers
 from asv_bench.history.sessions import read_ratios, sessions_of
-from asv_bench.lab.counters.counter_baselines import differences, read_baseline
 from asv_bench.measure.log import Log, Logged
 from asv_bench.measure.rounds import two_cells
 from asv_bench.output.figure_rows import figure_rows
@@ -32,6 +31,7 @@ from asv_bench.output.stored_json import Positive, Text, UnreadableFile, read_st
 from asv_bench.pages.records import read_records, reasons_of, verdicts_of
 from asv_bench.pages.report_sections import report_sections
 from asv_bench.studies.ladder import ladder_page
+from tests.counters import differences, read_baseline
 from tests.simulations.commits import SIMULATED, SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.noise import Noise
 

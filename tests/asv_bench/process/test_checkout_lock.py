@@ -123,6 +123,6 @@ def test_commands_of_a_held_checkout_are_refused_or_warned(
     for command in (["run", "scheduler"], ["-v", "streaming"], ["profile"]):
         with main.session_of(command):
             assert f"process {holder.pid}" in capsys.readouterr().err
-    for command in ("report", "changes", "counters", "bench", "", "lab"):
+    for command in ("report", "changes", "bench", "", "lab"):
         with main.session_of([command]):
             assert capsys.readouterr().err == ""

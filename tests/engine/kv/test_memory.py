@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine.kv.blocks import BlockCopy
 from engine.kv.memory import KVCache
 from engine.transport.staging import StagingBuffers

@@ -20,7 +20,7 @@ from triton.runtime.jit import JITFunction
 run = JITFunction.run  # The pretended GPU has its own.
 
 import kernels.compilation as compilation
-from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine import Engine, EngineConfig
 
 driver.set_active(

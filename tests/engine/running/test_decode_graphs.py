@@ -7,7 +7,7 @@ import pytest
 from tests.fresh_python import forked_python
 
 BODY = """
-from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine import Engine, EngineConfig, SamplingParams
 
 with pretended_cuda() as traffic:

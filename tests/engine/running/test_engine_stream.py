@@ -11,7 +11,7 @@ from tests.fresh_python import forked_python
 
 PRELUDE = """
 import torch
-from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine import Engine, EngineConfig, SamplingParams
 
 def config(**options):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from asv_bench.lab.codegen.compiled import CompiledKernel, Instruction
-from asv_bench.lab.codegen.launched_kernels import LaunchedKernel
+from asv_bench.lab.compiled import CompiledKernel, Instruction
+from asv_bench.lab.launched_kernels import LaunchedKernel
 
 TENSOR_CORE = re.compile(r"(HMMA|HGMMA)\b")
 ASYNC_COPY = re.compile(r"(LDGSTS|UTMALDG)\b")
@@ -62,7 +62,7 @@ class KernelFigures:
 
 
 def figures_of(kernel: LaunchedKernel, compiled: CompiledKernel) -> KernelFigures:
-    code, counters = compiled.code.instructions, compiled.figures()
+    code, counters = compiled.code, compiled.figures()
     loops, early = in_loops(code), before(code, DEPENDENCY_WAIT)
     return KernelFigures(
         name=kernel.name,

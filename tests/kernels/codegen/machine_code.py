@@ -13,8 +13,8 @@ import pytest
 import triton
 from rich.console import Console
 
-from asv_bench.lab.codegen.compiled import CompiledKernel, compile_all
-from asv_bench.lab.codegen.launched_kernels import every_kernel
+from asv_bench.lab.compiled import CompiledKernel
+from tests.kernels.codegen.every_kernel import compile_all, every_kernel
 from tests.kernels.codegen.figures import figures_of
 from tests.kernels.codegen.rules import violations
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from asv_bench.lab.codegen.compiled import parse_sass
+from asv_bench.lab.compiled import parse_sass
 from tests.fresh_python import forked_python, fresh_python
 from tests.kernels.codegen.figures import (
     ASYNC_COPY,
@@ -225,8 +225,8 @@ def test_what_stands_before_the_first_wait_is_told_from_what_follows() -> None:
 COMPILED = """
 import dataclasses
 from rich.console import Console
-from asv_bench.lab.codegen.compiled import compile_all, compile_kernels
-from asv_bench.lab.codegen.launched_kernels import described_kernel
+from asv_bench.lab.compiled import compile_kernels
+from tests.kernels.codegen.every_kernel import compile_all, described_kernel
 from kernels.tiles.variants import kernel_variants
 from tests.kernels.codegen.figures import figures_of
 from tests.kernels.codegen.rules import violations
@@ -273,7 +273,7 @@ def test_kernels_that_spill_or_lose_their_wide_accesses_are_caught() -> None:
 
 
 def test_the_interpreter_is_refused() -> None:
-    find = "from asv_bench.lab.codegen.launched_kernels import every_kernel; every_kernel()"
+    find = "from tests.kernels.codegen.every_kernel import every_kernel; every_kernel()"
     done = fresh_python("-c", find, TRITON_INTERPRET="1")
     assert done.returncode == 1
     assert "TRITON_INTERPRET must not be set" in done.stderr

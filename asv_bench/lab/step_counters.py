@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rich.console import Console
-from rich.progress import track
-
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.lab.counters.python_calls import python_calls
+from asv_bench.lab.python_calls import python_calls
 
 if TYPE_CHECKING:
-    from asv_bench.lab.counters.pretend_cuda import Traffic
+    from asv_bench.lab.pretend_cuda import Traffic
     from engine import Engine
 
 MODEL = "random:gpt2-tiny"
 BLOCK_SIZE = 16
 PROMPT_TOKENS = 4
-BATCHES = (1, 8, 64)
-
-# Of the batches between which calls per request are told: both are above any special case of one.
-SMALL, LARGE = BATCHES[1], BATCHES[2]
+LARGEST_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +63,10 @@ PATHS = (
 
 
 StepCounters: TypeAlias = dict[str, int | None]
-"""By the names in `COUNTERS`. None: not counted, as the pretended GPU calls functions itself."""
+"""By the counter's name. None: not counted, as the pretended GPU calls functions itself.
 
-COUNTERS = (
-    "operators",
-    "new_tensors",
-    "new_bytes",
-    "copies_to_device",
-    "bytes_to_device",
-    "copies_to_host",
-    "bytes_to_host",
-    "graph_replays",
-    "launches",
-    "engine_python_calls",
-    "python_calls",
-)
-"""`python_calls` is of all Python functions but numpy's own, `engine_python_calls` of the
-engine's."""
+`python_calls` is of all Python functions but numpy's own, `engine_python_calls` of the engine's.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,49 +105,12 @@ def count_steps(path: StepPath, batch: int) -> CountedSteps:
     return CountedSteps(first, block)
 
 
-def step_name(path: str, batch: int, part: str) -> str:
-    """What a path's counters at one batch are called; `part` is "step" or "block"."""
-    return f"{path}, batch {batch}, {part}"
-
-
-def count_all(console: Console) -> dict[str, StepCounters]:
-    """Every path at every batch, by `step_name`."""
-    todo = [(path, batch) for path in PATHS for batch in BATCHES]
-    counted: dict[str, StepCounters] = {}
-    for path, batch in track(todo, "counting steps", console=console, transient=True):
-        steps = count_steps(path, batch)
-        counted[step_name(path.name, batch, "step")] = steps.step
-        counted[step_name(path.name, batch, "block")] = steps.block
-    return counted
-
-
-def broken_rules(steps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Sentences about what must hold of a steady step, whatever a baseline says."""
-    for path in PATHS:
-        few, many = (steps[step_name(path.name, batch, "step")] for batch in (SMALL, LARGE))
-        calls = (many["engine_python_calls"] - few["engine_python_calls"]) / (LARGE - SMALL)
-        if path.is_alike and calls:
-            yield (
-                f"the engine calls {calls:g} Python functions for each request in a steady step "
-                f"({path.what}), where it must call none"
-            )
-        for place, why in (
-            ("device", "must not"),
-            ("host", "must not: the device writes its tokens there itself"),
-        ):
-            if copies := many[f"copies_to_{place}"]:
-                yield f"a steady step copies to the {place} {copies} times ({path.what}); it {why}"
-
-
 @contextmanager
-def device_of(path: StepPath) -> Iterator[Traffic | None]:
-    """The pretended device of a path, and what reaches it; None on the CPU."""
-    if not path.is_pretended:
-        yield None
-        return
-    from asv_bench.lab.counters.pretend_cuda import pretended_cuda
+def device_of(path: StepPath) -> Iterator[Traffic]:
+    """The pretended device of a path, and what reaches it: nothing on the CPU."""
+    from asv_bench.lab.pretend_cuda import Traffic, pretended_cuda
 
-    with pretended_cuda() as traffic:
+    with pretended_cuda() if path.is_pretended else nullcontext(Traffic()) as traffic:
         yield traffic
 
 
@@ -182,7 +126,7 @@ def warm_engine(path: StepPath, batch: int, model: str = MODEL) -> Engine:
         "max_model_len": blocks_each * BLOCK_SIZE,
         "num_kv_blocks": blocks_each * batch,
         # All prompts at once, and no captures of larger prefills.
-        "prefill_max_tokens": LARGE * PROMPT_TOKENS,
+        "prefill_max_tokens": LARGEST_BATCH * PROMPT_TOKENS,
         **path.options,
     }
     engine = Engine(EngineConfig(**config))
@@ -207,13 +151,9 @@ def run_steps(engine: Engine, batch: int, steps: int) -> None:
             )
 
 
-def _torch_counters(
-    engine: Engine, batch: int, steps: int, traffic: Traffic | None
-) -> StepCounters:
-    from asv_bench.lab.counters.operator_ledger import OperatorLedger
-    from asv_bench.lab.counters.pretend_cuda import Traffic
+def _torch_counters(engine: Engine, batch: int, steps: int, traffic: Traffic) -> StepCounters:
+    from asv_bench.lab.pretend_cuda import OperatorLedger
 
-    traffic = traffic or Traffic()
     traffic.clear()
     with OperatorLedger() as ledger:
         run_steps(engine, batch, steps)

@@ -9,27 +9,21 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from rich.console import Console
-from rich.progress import track
-
 from asv_bench.errors import MeasurementFailed, Refused
 
 if TYPE_CHECKING:
-    from asv_bench.lab.codegen.launched_kernels import LaunchedKernel
+    from asv_bench.lab.launched_kernels import LaunchedKernel
 
 _INSTRUCTION = re.compile(
     r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);", re.M
 )
-_RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
+_RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +36,6 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Disassembly:
-    """The instructions and resources of one kernel."""
-
-    instructions: tuple[Instruction, ...]
-    registers: int = 0
-    local_bytes: int = 0  # of stack and local memory
-
-    def count(self, *mnemonics: str) -> int:
-        """How many instructions have one of these names, whatever their modifiers."""
-        return sum(one.name.partition(".")[0] in mnemonics for one in self.instructions)
-
-
-@dataclass(frozen=True, slots=True)
 class CompiledKernel:
     """What Triton made of a kernel. All but `seconds`, of CPU time, depends on its version only."""
 
@@ -63,64 +44,45 @@ class CompiledKernel:
     cubin: bytes
     shared_bytes: int
     seconds: float
-    code: Disassembly
+    code: tuple[Instruction, ...]
+    registers: int
+    local_bytes: int  # of stack and local memory
 
     def figures(self) -> dict[str, Any]:
         """What is counted of it, as JSON-ready values."""
+        spills = sum(one.name.partition(".")[0] in ("LDL", "STL") for one in self.code)
         return {
-            "registers": self.code.registers,
-            "spill_instructions": self.code.count("LDL", "STL"),
-            "stack_bytes": self.code.local_bytes,
+            "registers": self.registers,
+            "spill_instructions": spills,
+            "stack_bytes": self.local_bytes,
             "shared_bytes": self.shared_bytes,
-            "instructions": len(self.code.instructions),
+            "instructions": len(self.code),
             "cubin": hashlib.sha256(self.cubin).hexdigest()[:16],
         }
 
 
-def compile_kernels(kernels: Sequence[LaunchedKernel]) -> list[CompiledKernel]:
-    """Compile kernels; quickest for many at once, see `disassemble`.
+def compile_kernels(
+    kernels: Sequence[LaunchedKernel], failures: list[str] | None = None
+) -> list[CompiledKernel]:
+    """Compile kernels, quickest many at once.
 
-    Raises MeasurementFailed if one does not compile, and Refused under Triton's interpreter.
+    Where one does not compile, its sentence is added to `failures`; without them MeasurementFailed
+    is raised. Raises Refused under Triton's interpreter.
     """
+    made = []
     with _fresh_compiler():
-        return _read([_compile(kernel) for kernel in kernels])
-
-
-_PART = 8
-"""Kernels whose machine code is read at once."""
-_known: list[LaunchedKernel] = []
-"""In a worker: every kernel."""
-
-
-def compile_all(
-    kernels: Sequence[LaunchedKernel], console: Console
-) -> tuple[list[CompiledKernel], list[str]]:
-    """Compile kernels on all cores; returns those that compile, and a sentence of each other.
-
-    Raises Refused under Triton's interpreter.
-    """
-    require_compiler()
-    # Workers know the kernels, which cannot be sent to them, because they are forked.
-    with ProcessPoolExecutor(
-        len(os.sched_getaffinity(0)), get_context("fork"), _known.extend, (kernels,)
-    ) as workers:
-        # They start here, before the thread that shows progress, which a fork would cut off.
-        parts = [range(len(kernels))[at : at + _PART] for at in range(0, len(kernels), _PART)]
-        results = workers.map(_compile_part, parts)
-        done = list(track(results, "compiling", len(parts), console=console, transient=True))
-    compiled, failures = ([*chain.from_iterable(one)] for one in zip(*done, strict=True))
-    return compiled, failures
-
-
-def _compile_part(places: range) -> tuple[list[CompiledKernel], list[str]]:
-    made, failures = [], []
-    with _fresh_compiler():
-        for place in places:
+        for kernel in kernels:
             try:
-                made.append(_compile(_known[place]))
+                made.append(_compile(kernel))
             except MeasurementFailed as error:
+                if failures is None:
+                    raise
                 failures.append(str(error))
-        return _read(made), failures
+    read = _disassembled([one.asm["cubin"] for _, one, _ in made])
+    return [
+        CompiledKernel(name, one.asm["ptx"], one.asm["cubin"], one.metadata.shared, seconds, *own)
+        for (name, one, seconds), own in zip(made, read, strict=True)
+    ]
 
 
 def require_compiler() -> None:
@@ -160,16 +122,6 @@ def _compile(kernel: LaunchedKernel) -> tuple[str, Any, float]:
     return kernel.name, made, sum(os.times()[:4]) - started
 
 
-def _read(kernels: Sequence[tuple[str, Any, float]]) -> list[CompiledKernel]:
-    codes = disassemble([made.asm["cubin"] for _, made, _ in kernels])
-    return [
-        CompiledKernel(
-            name, made.asm["ptx"], made.asm["cubin"], made.metadata.shared, seconds, code
-        )
-        for (name, made, seconds), code in zip(kernels, codes, strict=True)
-    ]
-
-
 def target() -> Any:
     """Triton's description of a Hopper GPU."""
     from triton.backends.compiler import GPUTarget
@@ -177,8 +129,8 @@ def target() -> Any:
     return GPUTarget("cuda", 90, 32)
 
 
-def disassemble(cubins: Sequence[bytes]) -> list[Disassembly]:
-    """Read cubins with the tools that Triton brings.
+def _disassembled(cubins: Sequence[bytes]) -> list[tuple[tuple[Instruction, ...], int, int]]:
+    """Instructions, registers and bytes of local memory, by the tools that Triton brings.
 
     The disassembler, which starts for longer than it reads a kernel, reads the code of all in one
     run. So addresses go on from one kernel to the next.
@@ -199,8 +151,8 @@ def disassemble(cubins: Sequence[bytes]) -> list[Disassembly]:
                     "Triton's tools must print a kernel's instructions and resource usage, in a "
                     "form known here"
                 )
-            registers, stack, _, local = map(int, resources.groups())
-            found.append(Disassembly(own, registers, stack + local))
+            registers, stack, local = map(int, resources.groups())
+            found.append((own, registers, stack + local))
     return found
 
 

@@ -1,1 +1,0 @@
-"""The kernels that the engine launches, compiled for sm_90 without a GPU."""

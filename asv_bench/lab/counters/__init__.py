@@ -1,1 +1,0 @@
-"""Exact counts of what decode steps do, compared with what was accepted."""

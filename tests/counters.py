@@ -1,0 +1,212 @@
+"""What decode steps do and kernels compile to, compared exactly with what was accepted.
+
+`python -m tests.counters` counts and compares, on any machine; `--accept WHY` records the counters
+as right. They are exact, so any difference is a change of the code, for better or for worse.
+`reports/counters` has a file for each Python, torch and Triton, which changes only together with a
+sentence that says why. The exit code is 4 where nothing was accepted for those that are installed.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from asv_bench.__main__ import code_of
+from asv_bench.errors import BenchError, MeasurementFailed, Refused
+from asv_bench.git.working_tree import working_tree
+from asv_bench.lab.step_counters import PATHS, count_steps
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.record import REPOSITORY, write_json
+from asv_bench.output.stored_json import Text, read_stored
+from asv_bench.output.table import Column, Table
+from asv_bench.pages.report_sections import step_table
+from asv_bench.session.exit_codes import ExitCode
+
+FOLDER = REPOSITORY / "reports" / "counters"
+BATCHES = (1, 8, 64)
+# Of the batches between which calls per request are told: both are above any special case of one.
+SMALL, LARGE = BATCHES[1], BATCHES[2]
+DIFFERENCE_COLUMNS = (
+    Column("what", "of", kind="name"),
+    Column("counter", "counter", kind="name"),
+    *(Column(name, name) for name in ("before", "after", "change")),
+)
+
+Counters: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""By what was counted ("cpu, batch 8, step", or a kernel), then by the counter's name."""
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """What counters depend on beside the code."""
+
+    python: str
+    torch: str
+    triton: str
+
+    @property
+    def key(self) -> str:
+        """The name of the file that holds the counters of these versions."""
+        return f"py{self.python}-torch{self.torch}-triton{self.triton}"
+
+
+class Acceptance(msgspec.Struct, frozen=True):
+    """Why the counters are what they are, since which commit."""
+
+    why: Text
+    commit: str | None
+    date: Text
+
+    def __str__(self) -> str:
+        return f"{(self.commit or 'an unknown commit')[:9]} ({self.date})"
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """What one file holds; the last acceptance is the newest."""
+
+    schema: Literal[1]
+    versions: Versions
+    accepted: Annotated[tuple[Acceptance, ...], msgspec.Meta(min_length=1)]
+    steps: Counters
+    kernels: Counters
+
+
+def installed_versions() -> Versions:
+    """Of this process. A build of torch for another device is the same version."""
+    torch, triton = (metadata.version(name).split("+")[0] for name in ("torch", "triton"))
+    return Versions(".".join(platform.python_version_tuple()[:2]), torch, triton)
+
+
+def read_baseline(path: Path) -> Baseline | None:
+    """The accepted counters, None where there is no such file."""
+    return read_stored(path, "a baseline of counters", Baseline) if path.exists() else None
+
+
+def step_name(path: str, batch: int, part: str) -> str:
+    """What a path's counters at one batch are called; `part` is "step" or "block"."""
+    return f"{path}, batch {batch}, {part}"
+
+
+def count_all(console: Console) -> dict[str, Mapping[str, Any]]:
+    """Every path at every batch, by `step_name`."""
+    todo = [(path, batch) for path in PATHS for batch in BATCHES]
+    counted: dict[str, Mapping[str, Any]] = {}
+    for path, batch in track(todo, "counting steps", console=console, transient=True):
+        steps = count_steps(path, batch)
+        counted[step_name(path.name, batch, "step")] = steps.step
+        counted[step_name(path.name, batch, "block")] = steps.block
+    return counted
+
+
+def count_kernels(console: Console) -> dict[str, Mapping[str, Any]]:
+    """What every kernel compiles to, by its name."""
+    from tests.kernels.codegen.every_kernel import compile_all, every_kernel
+
+    console.print("finding what the engine launches")
+    compiled, failures = compile_all(every_kernel(), console)
+    if failures:
+        raise MeasurementFailed("; ".join(failures))
+    return {one.name: one.figures() for one in compiled}
+
+
+def broken_rules(steps: Counters) -> Iterator[str]:
+    """Sentences about what must hold of a steady step, whatever a baseline says."""
+    for path in PATHS:
+        few, many = (steps[step_name(path.name, batch, "step")] for batch in (SMALL, LARGE))
+        calls = (many["engine_python_calls"] - few["engine_python_calls"]) / (LARGE - SMALL)
+        if path.is_alike and calls:
+            yield (
+                f"the engine calls {calls:g} Python functions for each request in a steady step "
+                f"({path.what}), where it must call none"
+            )
+        for place, why in (
+            ("device", "must not"),
+            ("host", "must not: the device writes its tokens there itself"),
+        ):
+            if copies := many[f"copies_to_{place}"]:
+                yield f"a steady step copies to the {place} {copies} times ({path.what}); it {why}"
+
+
+def differences(before: Counters, after: Counters) -> Iterator[tuple[str, str, Any, Any, str]]:
+    """Rows of `DIFFERENCE_COLUMNS`: counters that differ, in the order of before, then new ones.
+
+    A side is None where it does not have the counter.
+    """
+    for what in dict.fromkeys((*before, *after)):
+        sides = before.get(what, {}), after.get(what, {})
+        for counter in dict.fromkeys((*sides[0], *sides[1])):
+            old, new = (side.get(counter) for side in sides)
+            if old != new:
+                change = "new" if old is None else "gone" if new is None else "other"
+                if isinstance(old, int) and isinstance(new, int):
+                    change = f"{new - old:+,}"
+                yield what, counter, old, new, change
+
+
+def counters(
+    accept: Annotated[
+        str | None, typer.Option(metavar="WHY", help="Record the counters as right, and why.")
+    ] = None,
+    steps_only: Annotated[
+        bool, typer.Option("--steps-only", help="Leave out the kernels, which take the longest.")
+    ] = False,
+) -> None:
+    """Count what decode steps do and what kernels compile to, and compare with what was accepted.
+
+    It exits with 4 where nothing was accepted for this Python, torch and Triton.
+    """
+    if accept is not None and not accept.strip():
+        raise Refused("--accept must say why the counters are right as they are now.")
+    if accept is not None and steps_only:
+        raise Refused("--accept records steps and kernels together; leave out --steps-only.")
+    console, versions = make_console(), installed_versions()
+    path = FOLDER / f"{versions.key}.json"
+    # Before anything is counted, so that a file that cannot be read costs no time.
+    known = read_baseline(path)
+    steps = count_all(console)
+    print_table(console, step_table(steps, versions.key))
+    kernels = {} if steps_only else count_kernels(console)
+    if broken := list(broken_rules(steps)):
+        raise MeasurementFailed("; ".join(broken) + ".")
+    if accept is not None:
+        today = datetime.now(UTC).date().isoformat()
+        acceptance = Acceptance(accept.strip(), working_tree(REPOSITORY).label, today)
+        accepted = (*(known.accepted if known else ()), acceptance)
+        # One counter a line, so that git shows what changed.
+        baseline = Baseline(1, versions, accepted, steps, kernels)
+        write_json(path, msgspec.to_builtins(baseline), indent=1)
+        console.print(f"accepted: {path}")
+        return
+    if known is None:
+        console.print(
+            f"nothing was accepted yet for {versions.key}, so there is nothing to compare with; "
+            'record these counters with --accept "why".'
+        )
+        raise typer.Exit(ExitCode.INCONCLUSIVE)
+    found = [*differences(known.steps, steps)]
+    found += [] if steps_only else differences(known.kernels, kernels)
+    newest = known.accepted[-1]
+    if found:
+        print_table(console, Table(DIFFERENCE_COLUMNS, found, "counters that changed"))
+        raise MeasurementFailed(
+            f'{len(found)} counters differ from what {newest} accepted ("{newest.why}"); where '
+            'that is meant, record it with --accept "why".'
+        )
+    total = sum(map(len, (*steps.values(), *kernels.values())))
+    console.print(f"all {total} counters are as {newest} accepted them")
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(counters)
+    except BenchError as error:
+        make_console(stderr=True).print(f"error: {error}")
+        raise SystemExit(code_of(error)) from None

@@ -1,0 +1,189 @@
+"""Every kernel that this project compiles for a GPU, found and compiled on all cores.
+
+Beside those that the engine launches for GPT-2 on a Hopper GPU at every bucket: the kernels for
+other GPUs come from an engine on a pretended Ampere GPU, attention with heads of 128, which GPT-2
+lacks, is launched by itself, and of other families fused steps of one layer are. The plain kernels
+for the heads of other models are described, and not launched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import chain
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from triton.compiler import ASTSource
+
+from asv_bench.lab.compiled import CompiledKernel, compile_kernels, require_compiler
+from asv_bench.lab.launched_kernels import (
+    LaunchedKernel,
+    distinct,
+    engine_launches,
+    launched_kernels,
+    pretended,
+)
+from asv_bench.lab.pretend_cuda import HOPPER, Launch
+from engine.fused.step import FusedDecode
+from engine.kv.memory import KVCache
+from engine.models.decoder import Decoder
+from engine.models.registry import RANDOM_CONFIGS
+from engine.models.weights import parameter_shapes
+from engine.transport.device_rows import DeviceRows
+from engine.transport.token_slots import TokenSlots
+from kernels.attention.fused import fused_attention
+from kernels.tiles.variants import KernelVariant, kernel_variants
+
+AMPERE = (8, 0)
+BATCH_SIZES = (256, 1)
+"""Engines to build: one with every bucket of `wide`, and that of `single`, whose rows are aligned
+otherwise."""
+PLAIN_BATCH_SIZE = 256
+"""Of the engine on another GPU, whose tiles for single rows are Hopper's own."""
+FAMILY_MODELS = ("llama-3.2-1b", "qwen3-0.6b", "qwen3-8b")
+"""Built-in models with grouped heads of 64, and with normed heads of 128 behind small and large
+maps."""
+FAMILY_ROWS = (1, 64, 256)
+_PLAIN = ("linear_tiles", "decode_attention_append", "head_tiles")
+_PART = 8
+"""Kernels whose machine code is read at once."""
+_known: list[LaunchedKernel] = []
+"""In a worker: every kernel."""
+
+
+def every_kernel() -> list[LaunchedKernel]:
+    """All that this project compiles for a GPU. Raises Refused under Triton's interpreter."""
+    return [
+        *launched_kernels(BATCH_SIZES),
+        *plain_kernels(),
+        *wide_head_kernels(),
+        *family_kernels(),
+        *map(described_kernel, kernel_variants()),
+    ]
+
+
+def plain_kernels() -> list[LaunchedKernel]:
+    """What other GPUs launch where Hopper has kernels of its own."""
+    launches = engine_launches(PLAIN_BATCH_SIZE, AMPERE)
+    return distinct((one, None) for one, _ in launches if one.name in _PLAIN)
+
+
+def wide_head_kernels() -> list[LaunchedKernel]:
+    """The ring of attention for 32/8 heads of 128, which GPT-2 has not: for 1 to 64 sequences."""
+    return distinct(_wide_head_launches())
+
+
+def family_kernels(
+    models: Iterable[str] = FAMILY_MODELS, rows: Sequence[int] = FAMILY_ROWS
+) -> list[LaunchedKernel]:
+    """What fused steps of so many rows of Llama-like models launch, on Hopper and on Ampere GPUs.
+
+    On the latter only those of the last model.
+    """
+    models = tuple(models)
+    kernels = distinct(
+        (launch, count)
+        for gpu, names in ((HOPPER, models), (AMPERE, models[-1:]))
+        for name in names
+        for launch, count in _step_launches(name, rows, gpu)
+        if gpu == HOPPER or launch.name in _PLAIN
+    )
+    for kernel in kernels:
+        # The types' name tells them from GPT-2's, which may have the same sizes.
+        kernel.name, kernel.dtype = f"{kernel.name}-bf16", "bf16"
+    return kernels
+
+
+def described_kernel(variant: KernelVariant) -> LaunchedKernel:
+    """A kernel as a launch would specialise it that its description stands for."""
+    names = variant.kernel.arg_names
+    source = ASTSource(
+        fn=variant.kernel,
+        signature={name: variant.signature.get(name, "constexpr") for name in names},
+        constexprs=variant.constants,
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.divisible},
+    )
+    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    dependent = bool(variant.constants.get("PDL"))
+    return LaunchedKernel(
+        variant.name, variant.family, variant.dtype, source, options, is_dependent=dependent
+    )
+
+
+def _wide_head_launches() -> Iterator[tuple[Launch, int | None]]:
+    """Fused attention by itself, at every batch size up to 64."""
+    query_heads, kv_heads, head_dim, block_size = 32, 8, 128, 64
+    with pretended(HOPPER) as traffic:
+        half: Any = {"dtype": torch.float16, "device": "cuda"}
+        whole: Any = {"dtype": torch.int32, "device": "cuda"}
+        for rows in range(1, 65):
+            caches = torch.empty(2, 1, kv_heads, block_size, head_dim, **half)
+            positions = torch.zeros(rows, **whole)
+            fused_attention(
+                torch.empty(rows, (query_heads + 2 * kv_heads) * head_dim, **half),
+                caches[0],
+                caches[1],
+                torch.zeros(rows, 16, **whole),
+                positions,
+                positions,
+                torch.empty(rows, query_heads * head_dim, **half),
+                scale=head_dim**-0.5,
+                pdl=True,
+            )
+        yield from ((launch, None) for launch in traffic.launches)
+
+
+def _step_launches(
+    name: str, batches: Sequence[int], gpu: tuple[int, int]
+) -> Iterator[tuple[Launch, int]]:
+    """Launches of fused steps of one layer of a built-in model in bfloat16, with their rows."""
+    config, most, columns, block_size = RANDOM_CONFIGS[name], max(batches), 8, 64
+    config = replace(config, num_layers=1, max_positions=columns * block_size)
+    make: dict[str, Any] = {"device": torch.device("cuda", 0), "dtype": torch.bfloat16}
+    with pretended(gpu) as traffic:
+        shapes = parameter_shapes(config)
+        model = Decoder(
+            config, {name: torch.empty(shape, **make) for name, shape in shapes.items()}
+        )
+        heads = config.num_kv_heads, block_size, config.head_dim
+        cache = KVCache(1, most * columns, *heads, **make)
+        tables = np.zeros((most, columns), dtype=np.int32)
+        fused = FusedDecode(
+            model, cache, DeviceRows(tables, make["device"]), TokenSlots(most, make["device"])
+        )
+        for rows in batches:
+            traffic.launches.clear()
+            fused.step(rows)
+            yield from ((launch, rows) for launch in traffic.launches)
+
+
+def compile_all(
+    kernels: Sequence[LaunchedKernel], console: Console
+) -> tuple[list[CompiledKernel], list[str]]:
+    """Compile kernels on all cores; returns those that compile, and a sentence of each other.
+
+    Raises Refused under Triton's interpreter.
+    """
+    require_compiler()
+    # Workers know the kernels, which cannot be sent to them, because they are forked.
+    with ProcessPoolExecutor(
+        len(os.sched_getaffinity(0)), get_context("fork"), _known.extend, (kernels,)
+    ) as workers:
+        # They start here, before the thread that shows progress, which a fork would cut off.
+        parts = [range(len(kernels))[at : at + _PART] for at in range(0, len(kernels), _PART)]
+        results = workers.map(_compile_part, parts)
+        done = list(track(results, "compiling", len(parts), console=console, transient=True))
+    compiled, failures = ([*chain.from_iterable(one)] for one in zip(*done, strict=True))
+    return compiled, failures
+
+
+def _compile_part(places: range) -> tuple[list[CompiledKernel], list[str]]:
+    failures: list[str] = []
+    return compile_kernels([_known[place] for place in places], failures), failures
