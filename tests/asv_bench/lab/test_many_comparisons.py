@@ -19,7 +19,7 @@ from asv_bench.errors import Refused
 from asv_bench.lab.reach import Drawn, compare_many, own_differences
 from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Pair
-from tests.simulations.noise import SITUATIONS, places
+from tests.simulations.noise import SITUATIONS
 from tests.simulations.replayed_noise import BLOCK, ReplayedNoise, replayed
 from tests.simulations.rounds_of_pairs import RoundsOfPairs
 
@@ -94,12 +94,6 @@ def test_differences_within_a_commit_are_those_that_pairs_show(pairs: int) -> No
         for number in range(pairs)
     ]
     assert own_differences(base, head) == pytest.approx(within_commit(measured))
-
-
-def test_processes_of_both_commits_take_turns() -> None:
-    base_at, head_at = places(5)
-    assert base_at.tolist() == [0, 3, 5, 6, 8]
-    assert head_at.tolist() == [1, 2, 4, 7, 9]
 
 
 def test_stored_pairs_are_drawn_in_whole_blocks_and_none_twice(tmp_path: Path) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from simulated_pairs import BASE, HEAD
 from stored_pairs import pairs_with_itself
 from typer.testing import CliRunner
 
@@ -27,8 +22,7 @@ from tests.simulations import changes as simulate_changes
 from tests.simulations import compare as simulate_compare
 from tests.simulations.bisect import Scenario, bisect_often, bisect_once
 from tests.simulations.changes import KINDS, HistoryKind, judge
-from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
-from tests.simulations.compare import Case, Tally, simulate
+from tests.simulations.compare import Tally, simulate
 from tests.simulations.noise import SITUATIONS, Noise, Situation
 
 RUNS = 2000
@@ -115,12 +109,6 @@ def test_a_broken_promise_is_named() -> None:
     assert replace(alarms, runs=2000).broken(ComparisonPlan()) == []
 
 
-def test_the_parts_of_a_case_add_up() -> None:
-    parts = [Counter(runs=2, slower=1, pairs=9), Counter(runs=3, slower=2, faster=1, pairs=20)]
-    whole = Tally.of(Case("", SITUATIONS["quiet"], 0.1), parts)
-    assert (whole.runs, whole.pairs, whole.verdicts) == (5, 29, {"slower": 3, "faster": 1})
-
-
 def test_equal_commits_are_shown_to_be_equivalent_where_noise_allows() -> None:
     assert tally(0.0, "quiet").rate(Verdict.EQUIVALENT) > 0.98
     assert tally(0.0, "ordinary").rate(Verdict.EQUIVALENT) > 0.2
@@ -137,31 +125,6 @@ def test_four_looks_at_location_err_as_often_as_one_may() -> None:
     plan = ComparisonPlan(alpha=0.05, minimum_effect=0.0, equivalence_alpha=1e-9, looks=looks)
     found = simulate(0.0, Situation(Noise(outliers=0.0)), 6000, seed=3, plan=plan)
     assert 0.042 < found.false_alarms / 6000 < 0.059
-
-
-def drawn(noise: Noise, seed: int, count: int) -> np.ndarray:
-    return np.array(list(itertools.islice(noise.figures(np.random.default_rng(seed)), count)))
-
-
-def test_noise_is_what_it_says() -> None:
-    noise = Noise(process=0.004, drift=0.01, memory=0.95, outliers=0.0)
-    values = np.array([drawn(noise, seed, 200) for seed in range(200)])
-    assert values.std() == pytest.approx(math.hypot(0.004, 0.01), rel=0.05)
-    correlation = np.corrcoef(values[:, 100], values[:, 101])[0, 1]
-    assert correlation == pytest.approx(0.95 * 0.01**2 / (0.004**2 + 0.01**2), abs=0.1)
-    heavy = drawn(Noise(process=0.01, tail=3.0, drift=0.0, outliers=0.0), 1, 100_000)
-    assert heavy.std() == pytest.approx(0.01, rel=0.15)
-    slow = drawn(Noise(process=0.0, drift=0.0, outliers=0.1, outlier_size=0.05), 2, 20_000)
-    assert (slow > 0).mean() == pytest.approx(0.1, abs=0.01)
-    assert slow[slow > 0].mean() == pytest.approx(0.05, rel=0.1)
-
-
-def test_a_simulated_effect_is_the_heads_in_both_orders() -> None:
-    silent = Noise(process=0.0, drift=0.0, outliers=0.0)
-    source = SimulatedCommits({BASE: 0.0, HEAD: math.log(1.02)}, silent, seed=1)
-    for head_first in (False, True):
-        pair = source.pair(BASE, HEAD, head_first=head_first)[SIMULATED_BENCHMARK]
-        assert pair.log_ratio == pytest.approx(math.log(1.02))
 
 
 @pytest.mark.parametrize(
@@ -205,12 +168,6 @@ STEPS = [kind for kind in KINDS if kind.step]
 
 def is_quick(kind: HistoryKind) -> bool:
     return kind.commits <= 20 or kind in (STEPS[0], FLAT[0])
-
-
-def test_what_is_judged_covers_noise_modes_and_sessions() -> None:
-    assert {kind.modes is None for kind in FLAT} == {True, False}
-    assert {kind.session_commits for kind in FLAT} >= {None, 1, 10, 50}
-    assert {kind.step for kind in STEPS} == {0.03, 0.05}
 
 
 @pytest.mark.parametrize("kind", some(FLAT, is_quick), ids=str)

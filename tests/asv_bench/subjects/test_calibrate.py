@@ -41,7 +41,7 @@ def tpot(milliseconds: float) -> str:
     return noisy("tpot_ms", milliseconds)
 
 
-def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, declared) -> None:
+def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, declared, tmp_path: Path) -> None:
     tables = f"""{TABLES}
     [metrics.tokens]
     path = "tokens"
@@ -52,7 +52,8 @@ def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, declared) -> None:
     path = "the commit lacks it"
     unit = "ms"
     """
-    made = declared(tables, OBEDIENT)
+    setup = f'measure = "python bench.py"\n    setup = "echo made >> {tmp_path}/setups"'
+    made = declared(tables.replace('measure = "python bench.py"', setup), OBEDIENT)
     said = kvtrail(made.toy, "calibrate", "--null", "1", "--planted", "20", *FEW)
     assert said.code == 0, said.text
     assert {name: one["verdict"] for name, one in trials(said).items()} == {
@@ -66,6 +67,7 @@ def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, declared) -> None:
     assert said.record["results"]["is_sound"] is True
     assert "prefill_ms is not measured: " in said.text
     assert "tokens: no delay was planted; only what is measured in seconds, s, ms" in said.text
+    assert (tmp_path / "setups").read_text() == "made\n", "once for all delays"
 
 
 def test_a_benchmark_that_does_not_obey_is_named(kvtrail, declared) -> None:
@@ -141,17 +143,6 @@ def test_after_it_a_clear_case_ends_at_three_pairs(kvtrail, declared) -> None:
     kvtrail(made.toy, "calibrate", "--null", "7", "--planted", "none")
     answer = kvtrail(made.toy, "compare", "HEAD~1", "HEAD").answers["tpot_ms"]
     assert (answer["verdict"], answer["pairs_used"]) == ("slower", 3)
-
-
-@pytest.mark.thorough
-def test_a_setup_is_made_once_for_all_delays(kvtrail, declared, tmp_path: Path) -> None:
-    made = declared(TABLES, OBEDIENT)
-    file = made.root / "kvtrail.toml"
-    setup = f'measure = "python bench.py"\nsetup = "echo made >> {tmp_path}/setups"'
-    file.write_text(file.read_text().replace('measure = "python bench.py"', setup))
-    said = kvtrail(made.toy, "calibrate", "--null", "0", "--planted", "20", *FEW)
-    assert [one["verdict"] for one in trials(said).values()] == ["slower"]
-    assert (tmp_path / "setups").read_text() == "made\n"
 
 
 @pytest.mark.thorough
