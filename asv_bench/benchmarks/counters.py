@@ -13,7 +13,7 @@ from typing import ClassVar
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.lab.step_counters import BLOCK_SIZE, PATHS, count_steps, path_named
+from asv_bench.lab.step_counters import BLOCK_SIZE, PATHS, count_steps
 
 from .sharing import Run, Samples, SharesRuns, shared
 
@@ -28,11 +28,11 @@ def _counted(figure: str, what: str, unit: str = "") -> Callable[..., Samples]:
 class Steps(SharesRuns):
     """A decode step on one of the engine's paths, averaged over the steps of one block."""
 
-    params = ([path.name for path in PATHS], [8, 64])
+    params = (list(PATHS), [8, 64])
     param_names: ClassVar = ["path", "batch"]
 
     def prepare(self, path: str, batch: int) -> None:
-        _require_options(*path_named(path).options, *(["fuse"] if path == "fused" else []))
+        _require_options(*PATHS[path], *(["fuse"] if path == "fused" else []))
 
     def run(self, path: str, batch: int) -> Run:
         return f"counters-{path}-{batch}", lambda: _count(path, batch)
@@ -85,7 +85,7 @@ def _require_options(*names: str) -> None:
 
 
 def _count(path: str, batch: int) -> dict[str, float]:
-    counted = count_steps(path_named(path), batch).block
+    counted = count_steps(path, batch).block
     figures = {name: value / BLOCK_SIZE for name, value in counted.items() if value is not None}
     figures["copies"] = figures["copies_to_device"] + figures["copies_to_host"]
     figures["copied_bytes"] = figures["bytes_to_device"] + figures["bytes_to_host"]

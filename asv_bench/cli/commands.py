@@ -14,7 +14,6 @@ import typer
 from typer.core import TyperGroup
 
 from asv_bench import __version__
-from asv_bench.cli.examples import EXAMPLES, examples_text
 from asv_bench.errors import Interrupted
 from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import Verbosity, set_verbosity
@@ -27,6 +26,37 @@ COMMITS = "Compare commits"
 RESULTS = "Keep a history"
 ENGINE = "Measure kvtrail's engine"
 LAB = "Develop kvtrail"
+
+
+EXAMPLES = {
+    "compare": (
+        "compare v1.2 HEAD -- python bench.py",
+        "compare HEAD .  # by kvtrail.toml: the working tree against its commit",
+    ),
+    "bisect": (
+        "bisect v1.2 HEAD -- python bench.py",
+        "bisect 4f0c1d2 --files  # which files of one commit",
+    ),
+    "explain": ("explain HEAD~1 HEAD", "explain v1.2 HEAD --traces 3"),
+    "fixed": ("fixed 4f0c1d2", "fixed 4f0c1d2^ 4f0c1d2 . -- python bench.py"),
+    "swap": ("swap v1.2 HEAD torch-2.10 torch-2.11",),
+    "calibrate": ("calibrate -- python bench.py", "calibrate --minutes 30 --planted 5,10"),
+    "init": ("init",),
+    "history": ("history v1.2..HEAD", "history v1.2..HEAD --steps 20 --rounds 5"),
+    "changes": ("changes", "changes --no-confirm --metric wall_s"),
+    "bench": ("bench --quick", "bench -b scheduler --rounds 5"),
+    "report": ("report", "report --results perf"),
+    "run": ("run {} --quick", "run {} --batch 8 --json run.json"),
+    "run headline": ("run headline --quick --output figures.json",),
+    "scheduler": ("scheduler --quick",),
+    "streaming": ("streaming --quick",),
+    "headline": ("headline --quick --output figures.json",),
+    "peers": ("peers --quick --peer transformers",),
+    "profile": ("profile --quick",),
+    "roofline": ("lab roofline --output roofline.json",),
+    "ladder": ("lab ladder --quick",),
+}
+"""What follows `kvtrail`, by the command's name. Behind a # stands what it does."""
 
 
 class Sessions(Enum):
@@ -71,6 +101,12 @@ def _saying_more_or_less(body: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(body, eval_str=True).parameters.values()
     command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
     return command
+
+
+def examples_text(command: str, name: str | None = None) -> str:
+    """The examples of a command as the end of its help; `name` is that of one of a group."""
+    lines = [f"kvtrail {line.format(name)}" for line in EXAMPLES[command]]
+    return "\n\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
 
 
 @dataclass(frozen=True, slots=True)

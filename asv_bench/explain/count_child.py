@@ -23,7 +23,6 @@ from asv_bench.lab.step_counters import (
     BLOCK_SIZE,
     MODEL,
     device_of,
-    path_named,
     refuse_what_changes_the_path,
     run_steps,
     warm_engine,
@@ -89,9 +88,8 @@ def _path_counts(name: str, task: CountTask) -> dict[str, dict[str, float]]:
     from asv_bench.lab.pretend_cuda import OperatorLedger
 
     refuse_what_changes_the_path()
-    path = path_named(name)
-    with device_of(path) as traffic:
-        engine = warm_engine(path, BATCH, task.model)
+    with device_of(name) as traffic:
+        engine = warm_engine(name, BATCH, task.model)
         traffic.clear()
         with OperatorLedger() as ledger:
             run_steps(engine, BATCH, BLOCK_SIZE)

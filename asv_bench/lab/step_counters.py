@@ -1,8 +1,8 @@
 """Counts of what one decode step of the engine does: the same in every process, on any machine.
 
 Four paths are counted: one on the CPU, and three on a pretended GPU (`pretend_cuda`), which replay
-a captured graph, launch fused kernels, or launch plain ones. The counts use the engine's public
-face only, so every commit can be counted.
+a captured graph, launch fused kernels one by one, or launch a kernel an operation. The counts use
+the engine's public face only, so every commit can be counted.
 """
 
 from __future__ import annotations
@@ -26,41 +26,13 @@ PROMPT_TOKENS = 4
 LARGEST_BATCH = 64
 
 
-@dataclass(frozen=True, slots=True)
-class StepPath:
-    """One way in which the engine decodes, and the options that lead there.
-
-    `is_alike`: the path calls the same functions for every batch size. The fused kernels do not:
-    the batch chooses the tiles, and each kind of tile has its own launcher.
-    """
-
-    name: str
-    what: str
-    options: Mapping[str, Any]
-    is_alike: bool = True
-
-    @property
-    def is_pretended(self) -> bool:
-        """Whether it is a GPU's."""
-        return bool(self.options["device"] == "cuda")
-
-
-PATHS = (
-    StepPath("cpu", "the CPU, with torch", {"device": "cpu", "dtype": "float32"}),
-    StepPath("graph", "a GPU, one captured graph a step", {"device": "cuda", "decode": "graph"}),
-    StepPath(
-        "fused",
-        "a GPU, fused kernels one by one",
-        {"device": "cuda", "decode": "eager"},
-        is_alike=False,
-    ),
-    StepPath(
-        "plain",
-        "a GPU, a kernel an operation",
-        {"device": "cuda", "decode": "eager", "fuse": False},
-    ),
-)
-
+PATHS: Mapping[str, Mapping[str, Any]] = {
+    "cpu": {"device": "cpu", "dtype": "float32"},
+    "graph": {"device": "cuda", "decode": "graph"},
+    "fused": {"device": "cuda", "decode": "eager"},
+    "plain": {"device": "cuda", "decode": "eager", "fuse": False},
+}
+"""The ways in which the engine decodes, and the options that lead there."""
 
 StepCounters: TypeAlias = dict[str, int | None]
 """By the counter's name. None: not counted, as the pretended GPU calls functions itself.
@@ -77,12 +49,7 @@ class CountedSteps:
     block: StepCounters
 
 
-def path_named(name: str) -> StepPath:
-    """The path of that name."""
-    return next(path for path in PATHS if path.name == name)
-
-
-def count_steps(path: StepPath, batch: int) -> CountedSteps:
+def count_steps(path: str, batch: int) -> CountedSteps:
     """Build an engine, bring `batch` requests to where they all decode, and count.
 
     All sequences are equally long, so steps repeat with the block size. What torch does is counted
@@ -105,16 +72,20 @@ def count_steps(path: StepPath, batch: int) -> CountedSteps:
     return CountedSteps(first, block)
 
 
+def _is_pretended(path: str) -> bool:
+    return bool(PATHS[path]["device"] == "cuda")
+
+
 @contextmanager
-def device_of(path: StepPath) -> Iterator[Traffic]:
+def device_of(path: str) -> Iterator[Traffic]:
     """The pretended device of a path, and what reaches it: nothing on the CPU."""
     from asv_bench.lab.pretend_cuda import Traffic, pretended_cuda
 
-    with pretended_cuda() if path.is_pretended else nullcontext(Traffic()) as traffic:
+    with pretended_cuda() if _is_pretended(path) else nullcontext(Traffic()) as traffic:
         yield traffic
 
 
-def warm_engine(path: StepPath, batch: int, model: str = MODEL) -> Engine:
+def warm_engine(path: str, batch: int, model: str = MODEL) -> Engine:
     """An engine in which every request has decoded for more than a block, so all is in place."""
     from engine import Engine, EngineConfig, SamplingParams
 
@@ -127,7 +98,7 @@ def warm_engine(path: StepPath, batch: int, model: str = MODEL) -> Engine:
         "num_kv_blocks": blocks_each * batch,
         # All prompts at once, and no captures of larger prefills.
         "prefill_max_tokens": LARGEST_BATCH * PROMPT_TOKENS,
-        **path.options,
+        **PATHS[path],
     }
     engine = Engine(EngineConfig(**config))
     params = SamplingParams(max_new_tokens=6 * BLOCK_SIZE, ignore_eos=True)
@@ -170,10 +141,10 @@ def _torch_counters(engine: Engine, batch: int, steps: int, traffic: Traffic) ->
     }
 
 
-def _python_counters(engine: Engine, batch: int, steps: int, path: StepPath) -> StepCounters:
+def _python_counters(engine: Engine, batch: int, steps: int, path: str) -> StepCounters:
     with python_calls() as calls:
         run_steps(engine, batch, steps)
-    total = None if path.is_pretended else calls.total
+    total = None if _is_pretended(path) else calls.total
     return {"engine_python_calls": calls.engine, "python_calls": total}
 
 

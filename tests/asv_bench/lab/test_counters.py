@@ -35,7 +35,7 @@ KERNEL |= {"shared_bytes": 1024, "instructions": 500, "cubin": "ab" * 8}
 
 def make_steps(of: str = "graph, batch 64, step", **changes: int) -> dict[str, dict[str, Any]]:
     """Counters that keep every rule, but for changes in one of them."""
-    parts = [(path.name, batch, part) for path in PATHS for batch in BATCHES for part in PARTS]
+    parts = [(path, batch, part) for path in PATHS for batch in BATCHES for part in PARTS]
     steps: dict[str, dict[str, Any]] = {
         step_name(*one): dict.fromkeys(COUNTERS, 0) for one in parts
     }

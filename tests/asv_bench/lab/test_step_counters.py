@@ -22,11 +22,11 @@ from tests.fresh_python import ROOT, forked_python, planted
 
 COUNT = """
 import json, sys
-from asv_bench.lab.step_counters import count_steps, path_named
+from asv_bench.lab.step_counters import count_steps
 counted = {}
 for name in sys.argv[1:]:
     path, batch = name.split("-")
-    steps = count_steps(path_named(path), int(batch))
+    steps = count_steps(path, int(batch))
     counted[f"{path}, batch {batch}, step"] = steps.step
     counted[f"{path}, batch {batch}, block"] = steps.block
 json.dump(counted, sys.stdout)
