@@ -224,17 +224,13 @@ def test_every_call_is_counted_once_and_numpys_own_are_not() -> None:
 
 
 def test_the_engines_own_calls_are_told_from_others() -> None:
-    from engine.running.decode_graphs import bucket_sizes
     from kernels.tiles.launch import padded
 
     with python_calls() as calls:
-        bucket_sizes(8)
         padded(3)
         padded(4)
-    assert calls.engine >= 3
-    with python_calls() as others:
         _twice(1)
-    assert others.engine == 0 < others.total
+    assert 2 <= calls.engine <= calls.total - 3
 
 
 def test_counting_ends_with_its_block_also_when_that_fails() -> None:
