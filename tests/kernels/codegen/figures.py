@@ -43,22 +43,22 @@ class KernelFigures:
     name: str
     dtype: str
     family: str
-    is_dependent: bool
-    stack_bytes: int
-    spill_instructions: int
-    tensor_core: int
-    async_copies: int
-    loop_tensor_core: int
-    loop_async_copies: int
-    loop_narrowest_load: int
-    widest_load: int
-    narrowest_store: int
-    dependency_waits: int
-    accesses_before_wait: int
-    consumer_releases: int
-    float_atomics: int
-    stores_on_barriers: int
-    compile_s: float
+    is_dependent: bool = False
+    stack_bytes: int = 0
+    spill_instructions: int = 0
+    tensor_core: int = 0
+    async_copies: int = 0
+    loop_tensor_core: int = 0
+    loop_async_copies: int = 0
+    loop_narrowest_load: int = 0
+    widest_load: int = 0
+    narrowest_store: int = 0
+    dependency_waits: int = 0
+    accesses_before_wait: int = 0
+    consumer_releases: int = 0
+    float_atomics: int = 0
+    stores_on_barriers: int = 0
+    compile_s: float = 0.0
 
 
 def figures_of(kernel: LaunchedKernel, compiled: CompiledKernel) -> KernelFigures:

@@ -31,9 +31,6 @@ ATTENTION = KernelFigures(
     name="decode-x",
     dtype="fp16",
     family="attention",
-    is_dependent=False,
-    stack_bytes=0,
-    spill_instructions=0,
     tensor_core=16,
     async_copies=24,
     loop_tensor_core=16,
@@ -41,43 +38,24 @@ ATTENTION = KernelFigures(
     loop_narrowest_load=4,
     widest_load=16,
     narrowest_store=16,
-    dependency_waits=0,
-    accesses_before_wait=0,
-    consumer_releases=0,
-    float_atomics=0,
-    stores_on_barriers=0,
-    compile_s=0.5,
-)
-APPEND = dataclasses.replace(
-    ATTENTION,
-    name="append-x",
-    family="append",
-    is_dependent=True,
-    dependency_waits=1,
-    consumer_releases=1,
-    tensor_core=0,
-    async_copies=0,
-    loop_tensor_core=0,
-    loop_async_copies=0,
-    loop_narrowest_load=0,
 )
 FLOAT32 = dataclasses.replace(ATTENTION, dtype="fp32", tensor_core=0, loop_tensor_core=0)
-# Loops of linear maps may be unrolled to their end.
-LINEAR = dataclasses.replace(
-    ATTENTION,
-    name="linear-x",
-    family="linear",
+VECTOR = KernelFigures(
+    name="vector-x",
+    dtype="fp16",
+    family="vector",
     is_dependent=True,
     dependency_waits=1,
     consumer_releases=1,
-    loop_tensor_core=0,
-    loop_async_copies=0,
-    loop_narrowest_load=0,
+    widest_load=16,
+    narrowest_store=16,
+)
+APPEND = dataclasses.replace(VECTOR, name="append-x", family="append")
+# Loops of linear maps may be unrolled to their end.
+LINEAR = dataclasses.replace(
+    VECTOR, name="linear-x", family="linear", tensor_core=16, async_copies=24
 )
 HEAD = dataclasses.replace(LINEAR, name="head-x", family="head")
-VECTOR = dataclasses.replace(
-    LINEAR, name="vector-x", family="vector", tensor_core=0, async_copies=0
-)
 ROWS = dataclasses.replace(VECTOR, name="rows-x", family="rows", widest_load=8, narrowest_store=4)
 GOOD = [ATTENTION, APPEND, FLOAT32, LINEAR, HEAD, VECTOR, ROWS]
 
