@@ -128,7 +128,8 @@ def test_a_planted_delay_makes_every_step_longer(
     monkeypatch.setenv("KVTRAIL_DELAY_S", "0.02")
     started = time.perf_counter()
     sample = run(FakeEngine(clock), 5)
-    assert (time.perf_counter() - started) == pytest.approx(5 * 0.02, rel=0.5)
+    # Not how much longer: a busy machine may add any time.
+    assert time.perf_counter() - started >= 5 * 0.02
     # The engine's clock is another one here: its own steps are as long as ever.
     assert sample.wall_s == 5
 
