@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +17,7 @@ from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record, require_places, write_json
-from asv_bench.output.stored_json import UnreadableFile, positive, read_stored, text
-from asv_bench.output.table import Table
+from asv_bench.output.stored_json import positive, read_stored, text
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.process.threads import threads_text
@@ -30,8 +28,6 @@ from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 HEADLINE = REPOSITORY / "reports" / "headline.json"
 MODE = "online"
 _FIGURES = [column.key for column in HEADLINE_COLUMNS[3:]]
-_UNFINISHED = "run.json"
-"""In the folder of a run until it is finished: what it measures."""
 
 
 def headline(
@@ -60,13 +56,6 @@ def headline(
     quick: Annotated[
         bool, typer.Option("--quick", help="Scaled-down workloads; needs --output.")
     ] = False,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Go on with the newest run of this commit with these options that was cut short.",
-        ),
-    ] = False,
 ) -> None:
     """Measure the named workloads in fresh processes and write reports/headline.json."""
     names = [one.name for one in workloads_named(workloads)]
@@ -91,131 +80,50 @@ def headline(
         # Half a run has changed these.
         tree=working_tree(REPOSITORY).apart_from(REPOSITORY, target, table_path),
     )
-    commit = record.tree.label
-    title = f"{facts.gpu or facts.cpu}, {threads_text(record.threads)}, commit {commit}"
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-
-    def write(ended: int) -> Table:
-        """Write the figures after each round, so that an interrupted run keeps them."""
-        rows = [headline_row(row) for row in measured.values()]
-        record.results["rows"] = rows
-        content = {"commit": commit, "machine": facts.to_json(), "rows": rows}
-        whole = title
-        if ended < processes:
-            content["incomplete"] = f"{ended * len(names)} of {processes * len(names)} processes"
-            whole += f", {content['incomplete']}"
-        write_json(target, content, indent=2)
-        table = headline_table(rows, whole)
-        write_text(table_path, table.to_markdown())
-        return table
-
     console = make_console()
-    folder = resumed_run(record) if resume else record.default_path().with_suffix("")
-    if resume:
-        record.notes.append(f"{len(list(folder.glob('*-*.json')))} processes had run before.")
-        print_sentences(console, record.notes)
-    write_json(folder / _UNFINISHED, _description(record))
     record.look_around(console, [chosen_device(device)])
+    folder = record.default_path().with_suffix("")
+    measured: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
-    with Progress(console, "headline", processes * len(names)) as progress:
+    total = processes * len(names)
+    with Progress(console, "headline", total) as progress:
         # Workloads take turns, so that the machine's drift affects all alike.
         for process in range(processes):
             for name in names:
                 label = f"{name}, process {process + 1}"
                 progress.name(label)
                 path = folder / f"{name}-{process}.json"
-                notes: list[str] = []
-                figures = measured_or_kept(label, name, arguments, path, notes)
-                print_sentences(console, notes)
-                record.notes += notes
-                measured[name].append(figures)
+                run_process(label, name, arguments, path)
+                figures, throttled = process_at(path, label)
+                print_sentences(console, throttled)
+                record.notes += throttled
+                measured.append(figures)
                 kept.append({"record": path.name, "figures": figures})
                 progress.advance()
-            table = write(process + 1)
-    record.results["processes"] = kept
-    record.warn(console, process_contradictions(one["figures"] for one in kept))
+            # After each round, so that an interrupted run keeps them.
+            rows = [headline_row(measured[place :: len(names)]) for place in range(len(names))]
+            content = {"commit": record.tree.label, "machine": facts.to_json(), "rows": rows}
+            title = f"{facts.gpu or facts.cpu}, {threads_text(record.threads)}"
+            title += f", commit {record.tree.label}"
+            if len(measured) < total:
+                content["incomplete"] = f"{len(measured)} of {total} processes"
+                title += f", {content['incomplete']}"
+            write_json(target, content, indent=2)
+            table = headline_table(rows, title)
+            write_text(table_path, table.to_markdown())
+    record.results |= {"rows": rows, "processes": kept}
+    record.warn(console, process_contradictions(measured))
     path = record.write()
     print_table(console, table)
-    (folder / _UNFINISHED).unlink()
     console.print(f"figures: {target}, beside it {table_path.name}")
     console.print(f"record: {path}, samples in {folder}")
 
 
-def resumed_run(record: Record) -> Path:
-    """The folder of the newest interrupted run of the same measurement.
-
-    Raises Refused if there is none, or the tree is not that of its commit.
-    """
-    if record.tree.dirty:
-        raise Refused(
-            "--resume was given, but the tree differs from its commit, so that what had been "
-            "measured may be of another: commit the changes, or leave it out."
-        )
-    runs = record.default_path().parent
-    begun = runs.glob(f"{record.command}-*/{_UNFINISHED}")
-    complaints: list[str] = []
-    for path in sorted(begun, key=lambda path: path.stat().st_mtime, reverse=True):
-        try:
-            if read_stored(path, "a run that was cut short", dict) == _description(record):
-                record.notes += complaints
-                return path.parent
-        except UnreadableFile as error:
-            complaints.append(f"{error} It is left out.")
-    raise Refused(
-        f"--resume was given, but no {record.command} of this commit, on this machine and with the "
-        f"same options, was cut short: nothing was measured. Leave it out to begin one."
-        + "".join(f" {complaint}" for complaint in complaints)
-    )
-
-
-def _description(record: Record) -> dict[str, Any]:
-    """What a run measures, as it is read from a file."""
-    return {
-        "settings": record.settings,
-        "commit": record.tree.label,
-        "machine": json.loads(json.dumps(record.machine.to_json() | {"state": None})),
-        "threads": record.threads,
-    }
-
-
-def measured_or_kept(
-    label: str, workload: str, arguments: Sequence[str], path: Path, notes: list[str]
-) -> dict[str, Any]:
-    """The figures of a process, which runs unless its record, with every sample, is there already.
-
-    Raises MeasurementFailed if it failed; the sentence ends with its last output.
-    """
-    try:
-        figures, throttled = process_at(path, label)
-    except UnreadableFile as error:
-        if path.exists():
-            notes.append(f"{error} The process runs again.")
-        run_process(label, workload, arguments, path)
-        figures, throttled = process_at(path, label)
-    notes += throttled
-    return figures
-
-
-def process_at(path: Path, label: str) -> tuple[dict[str, Any], list[str]]:
-    """The figures of the record that a process left, and a sentence if the GPU was throttled."""
-    return read_stored(
-        path,
-        "the record of a process",
-        lambda record: (child_figures(record), throttle_warnings(label, record["gpu_state"])),
-    )
-
-
-def throttle_warnings(label: str, gpu_state: Mapping[str, Any]) -> list[str]:
-    """A sentence for each state, before or after a process, in which the GPU was throttled."""
-    return [
-        f"{label}: the GPU was throttled {moment} the runs ({', '.join(state['clock_events'])})."
-        for moment, state in gpu_state.items()
-        if state is not None and state["throttled"]
-    ]
-
-
 def run_process(label: str, workload: str, arguments: Sequence[str], path: Path) -> None:
-    """`run` a workload in a process of its own, which leaves its record at the path."""
+    """`run` a workload in a process of its own, which leaves its record at the path.
+
+    Raises MeasurementFailed if it fails; the sentence ends with its last output.
+    """
     command = [sys.executable, "-m", "asv_bench", "run", workload, "--mode", MODE, *arguments]
     done = run_apart([*command, "--json", str(path)])
     if done.returncode:
@@ -225,7 +133,21 @@ def run_process(label: str, workload: str, arguments: Sequence[str], path: Path)
         )
 
 
-def child_figures(record: Mapping[str, Any]) -> dict[str, Any]:
+def process_at(path: Path, label: str) -> tuple[dict[str, Any], list[str]]:
+    """The figures of the record that a process left, and a sentence if the GPU was throttled."""
+
+    def read(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        throttled = [
+            f"{label}: the GPU was throttled {when} the runs ({', '.join(state['clock_events'])})."
+            for when, state in record["gpu_state"].items()
+            if state is not None and state["throttled"]
+        ]
+        return _figures(record), throttled
+
+    return read_stored(path, "the record of a process", read)
+
+
+def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of one process; raises what Python raises if its record holds others."""
     result = record["results"]["modes"][MODE]
     workload = record["settings"]["workload"]
