@@ -21,7 +21,7 @@ from asv_bench.output.stored_json import positive, read_stored, text
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.process.threads import threads_text
-from asv_bench.run.tables import HEADLINE_COLUMNS, headline_table
+from asv_bench.run.report import HEADLINE_COLUMNS, headline_table
 from asv_bench.session.options import place_of_figures
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 

@@ -9,7 +9,7 @@ import typer
 
 from asv_bench.cli.headline import headline
 from asv_bench.run.flags import PANELS, PRESET_PANELS, RunFlags, plain_flags, with_flags
-from asv_bench.run.session import measure_and_report
+from asv_bench.run.report import measure_and_report
 from asv_bench.run.settings import settle
 from asv_bench.workloads.named import WORKLOADS
 

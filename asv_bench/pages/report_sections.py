@@ -109,7 +109,7 @@ def _of(content: Mapping[str, Any]) -> str:
 
 
 def _headline(content: dict[str, Any]) -> list[Table]:
-    from asv_bench.run.tables import headline_table
+    from asv_bench.run.report import headline_table
 
     return [headline_table(content["rows"], _of(content))]
 

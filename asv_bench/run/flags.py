@@ -63,15 +63,17 @@ def engine_flags(owner: str) -> dict[str, Flag]:
     try:
         spec = find_spec("engine")
         face = Path(spec.origin or "") if spec is not None else Path()
-        for line in _parsed(face):
-            if isinstance(line, ast.ImportFrom) and owner in [name.name for name in line.names]:
-                source = face.parent.joinpath(*str(line.module).split(".")[1:]).with_suffix(".py")
-                classes = [node for node in _parsed(source) if isinstance(node, ast.ClassDef)]
-                (made,) = (node for node in classes if node.name == owner)
-                return _flags_of(made)
+        (module,) = (
+            str(line.module)
+            for line in _parsed(face)
+            if isinstance(line, ast.ImportFrom) and owner in [name.name for name in line.names]
+        )
+        source = face.parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        classes = [node for node in _parsed(source) if isinstance(node, ast.ClassDef)]
+        (made,) = (node for node in classes if node.name == owner)
     except (OSError, SyntaxError, ValueError):
-        pass
-    return {}
+        return {}
+    return _flags_of(made)
 
 
 def _parsed(path: Path) -> list[ast.stmt]:
@@ -85,16 +87,18 @@ def _flags_of(owner: ast.ClassDef) -> dict[str, Flag]:
     for line in owner.body:
         if not isinstance(line, ast.AnnAssign):
             continue
-        name, kind = ast.unparse(line.target), re.split(r"\W", ast.unparse(line.annotation))[0]
+        name = ast.unparse(line.target)
+        kind = _KINDS.get(re.split(r"\W", ast.unparse(line.annotation))[0])
         # A request draws by the engine's seed and its own number.
-        if kind in _KINDS and not (name == "seed" and owner.name == "SamplingParams"):
-            found = re.search(rf"^{name}\n((?:    .*\n?)+)", docstring, re.MULTILINE)
-            said = " ".join(found[1].split()).partition(". ")[0].rstrip(".") if found else ""
-            least = _LEAST.get(name, 1) if _KINDS[kind] in (int, float) else None
-            is_given = name not in _UNSET
-            default = getattr(line.value, "value", None) if is_given else None
-            text = f"{said}." if is_given else f"{said} {_UNSET[name]}"
-            flags[name] = Flag(_KINDS[kind], default, text, least)
+        if kind is None or (name == "seed" and owner.name == "SamplingParams"):
+            continue
+        found = re.search(rf"^{name}\n((?:    .*\n?)+)", docstring, re.MULTILINE)
+        said = " ".join(found[1].split()).partition(". ")[0].rstrip(".") if found else ""
+        least = _LEAST.get(name, 1) if kind in (int, float) else None
+        if name in _UNSET:
+            flags[name] = Flag(kind, None, f"{said} {_UNSET[name]}", least)
+        else:
+            flags[name] = Flag(kind, getattr(line.value, "value", None), f"{said}.", least)
     return flags
 
 
@@ -107,7 +111,7 @@ PANELS: dict[str, dict[str, Flag]] = {
         "num_requests": Flag(int, None, "Requests in a run.", 1),
         "prompt_len": Flag(int, None, "Tokens of every prompt.", 1),
         "prompt": Flag(str, None, "Text of every prompt."),
-        "prompts": Flag(list[str], None, "Text of one prompt, given once for each, or @FILE."),
+        "prompts": Flag(list[str], None, "Text of one prompt, given once for each."),
         "prompt_repeats": Flag(str, None, 'Repeats of prompts, dealt out in turn, such as "1,4".'),
         "unique_prompts": Flag(bool, False, "No two requests share a prompt."),
         "pretok": Flag(bool, True, "Tokenize before the clock starts, or within."),
@@ -177,10 +181,7 @@ def plain_flags(given: RunFlags) -> RunFlags:
     """
     flags = RunFlags(**vars(given))
     if not flags.paged_attn:
-        raise Refused(
-            "--no-paged-attn cannot be had: the engine keeps K and V in blocks and has no other "
-            "attention."
-        )
+        raise Refused("--no-paged-attn cannot be had: the engine has no other attention.")
     if flags.bf16 and flags.dtype not in ("auto", "bfloat16"):
         raise Refused(f"--bf16 and --dtype {flags.dtype} contradict each other; give one.")
     if flags.temperature is not None and not flags.do_sample:

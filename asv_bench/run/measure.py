@@ -30,10 +30,19 @@ from asv_bench.workloads.run_sample import Mode, RunSample, latencies_ms
 if TYPE_CHECKING:
     from engine import Engine, SamplingParams
 
+OF_RUNS = {
+    "decode_s": "decode_s",
+    "total_s": "wall_s",
+    "decode_step_ms": "decode_step_ms",
+    "decode_tokens_per_s": "decode_tokens_per_s",
+    "total_tokens_per_s": "total_tokens_per_s",
+}
+"""Figures of whole runs, and what a `RunSample` calls them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModeResult:
-    """The measured runs of one mode; times are seconds unless a name says otherwise."""
+    """The measured runs of one mode."""
 
     mode: Mode
     samples: list[RunSample]
@@ -46,18 +55,14 @@ class ModeResult:
         """The floor over the step time; None without a floor."""
         return None if self.floor_ms is None else self.floor_ms / self.step_ms
 
-    def over_runs(self) -> dict[str, Summary]:
-        """Times and throughputs of whole runs."""
-        return {
-            name: summarize([getattr(sample, of_sample) for sample in self.samples])
-            for name, of_sample in (
-                ("decode_s", "decode_s"),
-                ("total_s", "wall_s"),
-                ("decode_step_ms", "decode_step_ms"),
-                ("decode_tokens_per_s", "decode_tokens_per_s"),
-                ("total_tokens_per_s", "total_tokens_per_s"),
-            )
+    def summaries(self) -> dict[str, Summary]:
+        """Figures of whole runs, and TTFT, TPOT, ITL and latency over the requests of all runs."""
+        of_runs = {
+            name: summarize([getattr(sample, its_name) for sample in self.samples])
+            for name, its_name in OF_RUNS.items()
         }
+        gaps = {"delivery_gap_ms": self.delivery_gap_ms} if self.delivery_gap_ms else {}
+        return {**of_runs, **latencies_ms(self.samples), **gaps}
 
     def each_run(self) -> dict[str, list[float]]:
         """A figure of each run: milliseconds, and tokens a second of total time."""
@@ -68,21 +73,14 @@ class ModeResult:
             "tokens_per_s": [sample.total_tokens_per_s for sample in self.samples],
         }
 
-    def over_requests(self) -> dict[str, Summary]:
-        """TTFT, TPOT, ITL and latency over the requests of all runs."""
-        return latencies_ms(self.samples)
-
     def to_json(self) -> dict[str, Any]:
         """The figures, without the samples they come from."""
-        summaries = {**self.over_runs(), **self.over_requests()}
-        if self.delivery_gap_ms is not None:
-            summaries["delivery_gap_ms"] = self.delivery_gap_ms
         return {
             "step_ms": self.step_ms,
             "floor_ms": self.floor_ms,
             "fraction_of_floor": self.fraction_of_floor,
             "same_tokens_each_run": len({sample.token_digest for sample in self.samples}) == 1,
-            **{name: asdict(summary) for name, summary in summaries.items()},
+            **{name: asdict(summary) for name, summary in self.summaries().items()},
         }
 
 
@@ -112,12 +110,12 @@ class Measurement:
 
     def run_mode(self, mode: Mode, on_run: Callable[[RunSample | None], None]) -> ModeResult:
         """Warm up, then measure one mode; `on_run` gets each run, or None for a warm-up run."""
-        flags = self._settings.flags
+        settings, flags = self._settings, self._settings.flags
         samples: list[RunSample] = []
-        streams: list[StreamReader] = []
+        stream: StreamReader | None = None
         # Hidden for all runs, what there is is not searched again before each. An engine that is
         # made anew for each run must not stay hidden: its memory would never be free.
-        with nullcontext() if self._settings.fresh_engine_per_run else settled_garbage():
+        with nullcontext() if settings.fresh_engine_per_run else settled_garbage():
             for _ in range(flags.warmup_runs):
                 self.run_once(mode)
                 on_run(None)
@@ -125,16 +123,12 @@ class Measurement:
             for _ in range(1 if os.environ.get(TRIAL_VARIABLE) else flags.repeat_runs):
                 stream = self._stream()
                 samples.append(self.run_once(mode, stream))
-                if stream is not None:
-                    streams.append(stream)
                 on_run(samples[-1])
-        workload, sizes = self._settings.workload, self._engine.model_config
-        step = statistics.median(sample.step_ms(workload) for sample in samples)
+        step = statistics.median(sample.step_ms(settings.workload) for sample in samples)
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
         bandwidth = None if mode == "naive" else self.bandwidth
-        floor = workload.floor_ms(sizes, self._dtype, bandwidth)
-        gaps = streams[-1].gaps_ms() if streams else None
-        return ModeResult(mode, samples, step, floor, gaps)
+        floor = settings.workload.floor_ms(self._engine.model_config, self._dtype, bandwidth)
+        return ModeResult(mode, samples, step, floor, stream.gaps_ms() if stream else None)
 
     def run_once(self, mode: Mode, stream: StreamReader | None = None) -> RunSample:
         """Run once, on a new engine if a prefix cache would outlive the run before."""
@@ -150,7 +144,7 @@ class Measurement:
             mode=mode,
             feed=settings.feed,
             encode=self._encode,
-            consumer=None if stream is None else stream.receive,
+            consumer=stream.receive if stream else None,
         )
         if settings.sampling["ignore_eos"]:
             require_complete(sample, settings.workload)
@@ -160,7 +154,7 @@ class Measurement:
         """Run once more under the torch profiler and return the file with its trace."""
         directory = self._settings.flags.profile_dir or PROFILE_DIR
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / f"{self._settings.command}-{mode}-{os.getpid()}.trace.json.gz"
+        path: Path = directory / f"{self._settings.command}-{mode}-{os.getpid()}.trace.json.gz"
         with traced(self._settings.device, str(path)):
             self.run_once(mode)
         return path
@@ -181,22 +175,18 @@ class Measurement:
 
     def _stream(self) -> StreamReader | None:
         interval, tokenizer = self._settings.delivery, self._settings.tokenizer
-        if interval is None:
-            return None
-        if tokenizer is None:
-            return StreamReader(interval)
-        return StreamReader(interval, partial(tokenizer.decode, skip_special_tokens=False))
+        to_text = partial(tokenizer.decode, skip_special_tokens=False) if tokenizer else None
+        return None if interval is None else StreamReader(interval, to_text)
 
     def _sampling_params(self) -> list[SamplingParams]:
         from engine import SamplingParams
 
-        fields, flags = self._settings.sampling, self._settings.flags
-        workload = self._settings.workload
+        settings, seed = self._settings, self._settings.flags.seed
         # Each request draws its own numbers, and the same ones in every run.
         return [
             SamplingParams(
-                **{**fields, "max_new_tokens": workload.new_length(index)},
-                seed=flags.seed + index if flags.temperature else None,
+                **{**settings.sampling, "max_new_tokens": settings.workload.new_length(index)},
+                seed=seed + index if settings.flags.temperature else None,
             )
             for index in range(len(self._prompts))
         ]

@@ -17,16 +17,16 @@ from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import chosen_device
 from asv_bench.run.flags import PANELS, RunFlags
 from asv_bench.workloads.drive import Feed
-from asv_bench.workloads.named import BLOCK_SIZE, WORKLOADS, Workload, workload_named
+from asv_bench.workloads.named import BLOCK_SIZE, HELLO, WORKLOADS, Workload, workload_named
 from asv_bench.workloads.prompts import (
     DEFAULT_TEXT,
     PromptPlan,
+    from_ids,
     from_text,
-    from_token_ids,
     from_workload,
     load_tokenizer,
     read_numbers,
-    read_texts,
+    require_text,
 )
 from asv_bench.workloads.run_sample import MODES, Mode
 
@@ -97,9 +97,8 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
     if flags.nvtx:
         os.environ[NVTX_VARIABLE] = "1"
     model = flags.model or base.default_model(device, is_quick=flags.quick)
-    tokenizer = None
+    tokenizer, named = None, flags.tokenizer_name
     if _wants_text(flags):
-        named = flags.tokenizer_name
         tokenizer = load_tokenizer(named or model, is_required=bool(named))
     if flags.quick:
         base = base.quick()
@@ -130,16 +129,17 @@ def _given(flags: RunFlags, panel: str) -> dict[str, Any]:
 
 
 def _refuse_what_cannot_be(flags: RunFlags) -> None:
-    _one_of("--mode", flags.mode, (*MODES, "all"))
-    _one_of("--submit-schedule", flags.submit_schedule, SCHEDULES)
+    modes = (*MODES, "all")
+    if flags.mode not in modes:
+        raise Refused(f"--mode is {flags.mode!r}; it must be one of {', '.join(modes)}.")
+    if flags.submit_schedule not in SCHEDULES:
+        allowed, found = ", ".join(SCHEDULES), flags.submit_schedule
+        raise Refused(f"--submit-schedule is {found!r}; it must be one of {allowed}.")
     if flags.keep_prefix_cache_across_runs and not flags.prefix_cache:
         raise Refused("--keep-prefix-cache-across-runs needs --prefix-cache.")
     if not flags.temperature:
-        _refuse_given(
-            flags,
-            ("top_k", "top_p"),
-            "has no effect on greedy decoding; sample, too (--temperature).",
-        )
+        why = "has no effect on greedy decoding; sample, too (--temperature)."
+        _refuse_given(flags, ("top_k", "top_p"), why)
     if flags.admission == "fifo":
         pack = ("admission_lookahead", "force_fifo_every")
         _refuse_given(flags, pack, "belongs to --admission pack.")
@@ -151,29 +151,23 @@ def _refuse_what_cannot_be(flags: RunFlags) -> None:
     if flags.nvtx and ranges is not None and not ranges.ENABLED:
         raise Refused("--nvtx comes too late: the engine was imported without its ranges.")
     if flags.mode != "online":
-        arriving = ("submit_interval_ms", "submit_schedule", "max_inflight_requests")
-        workers = () if flags.pretok else ("tokenize_workers",)
-        _refuse_given(
-            flags,
-            (*arriving, *workers),
-            f"is about requests that arrive while others run; choose --mode online, not "
-            f"{flags.mode}.",
-        )
+        arriving = ["submit_interval_ms", "submit_schedule", "max_inflight_requests"]
+        arriving += [] if flags.pretok else ["tokenize_workers"]
+        why = "is about requests that arrive while others run; choose --mode online"
+        _refuse_given(flags, arriving, f"{why}, not {flags.mode}.")
     if flags.submit_schedule == "poisson" and flags.submit_interval_ms == 0:
         raise Refused("--submit-schedule poisson needs --submit-interval-ms above 0.")
     if flags.batch is not None and flags.max_batch_size is not None:
         raise Refused("--batch and --max-batch-size both say how many sequences run at once.")
-    if flags.prompt_len is not None and (
-        _wants_text(flags) or flags.prompt_repeats or flags.pretok_base_token_ids
-    ):
-        raise Refused(
-            "--prompt-len says how long the workload's own prompts are; leave out what says what "
-            "else is submitted."
-        )
+    if flags.prompt is not None and flags.prompts:
+        raise Refused("--prompt and --prompts both say what is submitted; give one of them.")
+    others = _wants_text(flags) or flags.prompt_repeats or flags.pretok_base_token_ids
+    if flags.prompt_len is not None and others:
+        raise Refused("--prompt-len says how long prompts are, which other flags say, too.")
     if flags.pretok_base_token_ids is not None:
         if flags.prompt is not None or flags.prompts:
             raise Refused("--pretok-base-token-ids and --prompt both say what is submitted.")
-        if not flags.pretok or flags.tokenize_workers or flags.tokenizer_name:
+        if _wants_text(flags):
             raise Refused("--pretok-base-token-ids leaves nothing to tokenize.")
 
 
@@ -185,11 +179,6 @@ def _refuse_given(flags: RunFlags, names: Sequence[str], why: str) -> None:
             raise Refused(f"--{name.replace('_', '-')} {why}")
 
 
-def _one_of(flag: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise Refused(f"{flag} is {value!r}; it must be one of {', '.join(allowed)}.")
-
-
 def _wants_text(flags: RunFlags) -> bool:
     """Whether a flag asks for text rather than token ids."""
     named = flags.prompt is not None or bool(flags.prompts) or flags.tokenizer_name is not None
@@ -197,13 +186,14 @@ def _wants_text(flags: RunFlags) -> bool:
 
 
 def _plan(flags: RunFlags, workload: Workload, tokenizer: Tokenizer | None) -> PromptPlan:
-    count, repeats = workload.num_requests, workload.prompt_lengths
+    repeats = workload.prompt_lengths
     if flags.prompt_repeats is not None:
         repeats = read_numbers("--prompt-repeats", flags.prompt_repeats, least=1)
+    dealt = [repeats[index % len(repeats)] for index in range(workload.num_requests)]
     unique = workload.unique_prompts or flags.unique_prompts
     if flags.pretok_base_token_ids is not None:
         ids = read_numbers("--pretok-base-token-ids", flags.pretok_base_token_ids, least=0)
-        return from_token_ids(ids, repeats, count, unique=unique)
+        return from_ids([list(ids) * times for times in dealt], unique=unique)
     if _wants_text(flags):
         workers = flags.tokenize_workers
         if tokenizer is None and (workers or not flags.pretok):
@@ -211,21 +201,18 @@ def _plan(flags: RunFlags, workload: Workload, tokenizer: Tokenizer | None) -> P
                 f"--{'tokenize-workers' if workers else 'no-pretok'} is about text, and the model "
                 f"has no tokenizer; name one with --tokenizer-name."
             )
+        texts = flags.prompts or [DEFAULT_TEXT if flags.prompt is None else flags.prompt]
+        require_text(texts)
         return from_text(
-            read_texts(flags.prompt, flags.prompts) or [DEFAULT_TEXT],
-            repeats,
-            count,
+            [" ".join([texts[at % len(texts)]] * times) for at, times in enumerate(dealt)],
+            tokenizer,
             unique=unique,
-            encode=None if tokenizer is None else tokenizer.encode,
             pretok=flags.pretok,
             workers=workers,
         )
     if repeats == workload.prompt_lengths and unique == workload.unique_prompts:
         return from_workload(workload)
-    words = from_text(
-        [DEFAULT_TEXT], repeats, count, unique=unique, encode=None, pretok=True, workers=0
-    )
-    return replace(words, note=None)
+    return from_ids([[HELLO] * times for times in dealt], unique=unique, wraps=True)
 
 
 def _shaped(base: Workload, plan: PromptPlan) -> Workload:

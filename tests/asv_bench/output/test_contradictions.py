@@ -16,7 +16,7 @@ from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.history_session import process_contradictions as in_asv
 from asv_bench.output.contradictions import ratio_sentence, skew_sentences, spread_sentences
 from asv_bench.run.measure import ModeResult
-from asv_bench.run.session import contradictions as in_runs
+from asv_bench.run.report import contradictions as in_runs
 from asv_bench.workloads.run_sample import RequestTrace, RunSample
 
 

@@ -52,7 +52,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         "asv_bench.cli.changes.stored_changes",
         "asv_bench.cli.profile.torch_traces",
         "asv_bench.cli.headline.run_process",
-        "asv_bench.run.session.Measurement",
+        "asv_bench.run.report.Measurement",
         "asv_bench.studies.ladder.command.RungProcesses",
     ):
         monkeypatch.setattr(place, forbidden)

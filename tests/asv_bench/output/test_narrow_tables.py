@@ -24,7 +24,7 @@ from asv_bench.output.console import LEAST_WIDTH
 from asv_bench.output.figure_rows import figure_rows, figure_table
 from asv_bench.output.table import Table
 from asv_bench.pages.report_sections import step_table
-from asv_bench.run.tables import headline_table
+from asv_bench.run.report import headline_table
 from asv_bench.studies.ladder.ladder_tables import COUNTERS, claim_table, rung_table
 
 NAMES = [

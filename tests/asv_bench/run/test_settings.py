@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from asv_bench.errors import Refused
 from asv_bench.run.flags import PANELS, PRESET_PANELS, RunFlags, engine_flags, plain_flags
 from asv_bench.run.settings import Settings, settle
-from asv_bench.workloads.prompts import made_unique
+from engine import KvtrailError
 
 SMALL: dict[str, Any] = {"device": "cpu", "num_requests": 4, "max_batch_size": 4}
 SMALL |= {"max_new_tokens": 5, "warmup_runs": 0, "repeat_runs": 1}
@@ -40,11 +43,9 @@ def test_without_flags_it_is_the_workload_of_the_write_ups() -> None:
     settings = settle("streaming", RunFlags(device="cpu"))
     assert (settings.workload.name, settings.plan.lengths) == ("streaming", (1, 4) * 64)
     assert settings.engine["prefill_max_batch_size"] == 128
-    assert settings.engine["admission"] == "fifo"
+    assert (settings.engine["admission"], settings.delivery) == ("fifo", 1)
     assert (set(settings.feed.due_s), settings.feed.max_inflight) == ({0.0}, None)
-    assert settings.delivery == 1
-    changed = settle("scheduler", RunFlags(device="cpu", num_requests=9))
-    assert changed.workload.name == "custom"
+    assert streaming(num_requests=9).workload.name == "custom"
     assert settle("wide", RunFlags(device="cpu", quick=True)).workload.name == "wide-quick"
 
 
@@ -82,6 +83,7 @@ def test_a_flag_of_the_engine_reaches_its_configuration(name: str) -> None:
 EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "block_size": ({"block_size": 2}, "engine.num_kv_blocks", 4 * 6),
     "prefix_cache": ({"prefix_cache": True}, "fresh_engine_per_run", True),
+    "room of a prefix cache": ({"prefix_cache": True}, "engine.num_kv_blocks", 2 * 4 * 2),
     "max_inflight_requests": ({"max_inflight_requests": 3}, "feed.max_inflight", 3),
     "max_new_tokens": ({"max_new_tokens": 9}, "sampling.max_new_tokens", 9),
     "temperature": ({"temperature": 0.5}, "sampling.temperature", 0.5),
@@ -100,18 +102,6 @@ EFFECTS: dict[str, tuple[dict[str, Any], str, Any]] = {
     "stream_interval": ({"stream_interval": 3}, "delivery", 3),
     "mode": ({"mode": "all"}, "modes", ("naive", "online", "offline")),
 }
-# Flags whose effect another test shows, here or beside the command.
-SHOWN_ELSEWHERE = {
-    *("unique_prompts", "tokenize_workers", "submit_schedule", "tokenizer_name", "pretok"),
-    *("warmup_runs", "repeat_runs", "print_per_run", "nvtx", "profile", "profile_dir", "json"),
-    *("markdown", "csv"),
-    "keep_prefix_cache_across_runs",
-}
-
-
-def test_no_flag_is_left_out_of_these_tests() -> None:
-    names = {name for panel in PANELS.values() for name in panel}
-    assert names == EFFECTS.keys() | SHOWN_ELSEWHERE | PANELS["Engine"].keys()
 
 
 @pytest.mark.parametrize("name", EFFECTS)
@@ -198,9 +188,7 @@ def test_spellings_that_cannot_be_honoured(given: dict[str, Any], sentence: str)
         ({"prompt": "  "}, "a prompt is empty"),
         ({"prompt": "caf\udce9"}, "is no UTF-8; give text"),
         ({"prompts": ["one", "\ud83e"]}, "is no UTF-8; give text"),
-        ({"prompts": ["@/nowhere/prompts.txt"]}, "cannot be read"),
         ({"pretok": False}, "has no tokenizer; name one"),
-        ({"tokenizer_name": "/nowhere/at/all/really"}, "cannot be loaded"),
         ({"nvtx": True}, "--nvtx comes too late"),
         ({"mode": "offline", "submit_interval_ms": 1.0}, "--submit-interval-ms is about requests"),
         ({"mode": "all", "max_inflight_requests": 2}, "--max-inflight-requests is about requests"),
@@ -228,29 +216,13 @@ def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], sentence: str
         streaming(**given)
 
 
-def test_prompts_can_come_from_token_ids_and_from_a_file(tmp_path: Path) -> None:
-    settings = streaming(pretok_base_token_ids="5,6", prompt_repeats="1,2")
-    assert settings.plan.build(64)[:2] == [[5, 6], [5, 6, 5, 6]]
-    (tmp_path / "prompts.txt").write_text("one\n\ntwo words\n")
-    settings = settle("scheduler", RunFlags(**SMALL, prompts=[f"@{tmp_path / 'prompts.txt'}"]))
-    assert settings.plan.lengths == (1, 2, 1, 2)
-
-
-def test_a_prefix_cache_has_room_beside_the_running_requests() -> None:
-    plain = streaming().engine["num_kv_blocks"]
-    assert streaming(prefix_cache=True).engine["num_kv_blocks"] == 2 * plain
-
-
 def test_poisson_arrivals_have_the_mean_gap_and_are_the_same_each_time() -> None:
-    flags = RunFlags(
-        device="cpu", num_requests=4000, submit_interval_ms=10.0, submit_schedule="poisson"
-    )
-    due = np.array(settle("streaming", flags).feed.due_s)
+    given = {"num_requests": 4000, "submit_interval_ms": 10.0, "submit_schedule": "poisson"}
+    due = streaming(**given).feed.due_s
     gaps = np.diff(due)
     assert due[0] == 0.0
-    assert gaps.mean() == pytest.approx(0.010, rel=0.1)
-    assert gaps.std() == pytest.approx(0.010, rel=0.15)
-    assert settle("streaming", flags).feed.due_s == due.tolist()
+    assert (gaps.mean(), gaps.std()) == pytest.approx((0.010, 0.010), rel=0.15)
+    assert streaming(**given).feed.due_s == due
 
 
 def test_unique_prompts_keep_their_lengths() -> None:
@@ -260,15 +232,42 @@ def test_unique_prompts_keep_their_lengths() -> None:
     assert plan.lengths == (1, 4) * 20
     assert all(0 <= token_id < 64 for prompt in prompts for token_id in prompt)
     with pytest.raises(Refused, match="only 5 different prompts of 1 tokens"):
-        made_unique([[0]] * 6, 5)
+        streaming(num_requests=16, unique_prompts=True).plan.build(5)
 
 
-def test_text_is_tokenized_before_the_clock_or_within(word_tokenizer: Path) -> None:
+def test_prompts_are_token_ids_or_text_tokenized_before_the_clock_or_within(
+    word_tokenizer: Path,
+) -> None:
+    ids = streaming(pretok_base_token_ids="5,6", prompt_repeats="1,2")
+    assert ids.plan.build(64)[:2] == [[5, 6], [5, 6, 5, 6]]
     given = {"tokenizer_name": str(word_tokenizer), "prompt": "Hello big world"}
     before = streaming(**given, prompt_repeats="1")
     assert before.plan.build(64) == [[1, 2, 3]] * 4
+    unique = streaming(**given, unique_prompts=True)
+    assert len({tuple(prompt) for prompt in unique.plan.build(64)}) == 4
     within = streaming(**given, pretok=False, tokenize_workers=2)
     assert within.plan.build(64)[:2] == ["Hello big world", " ".join(["Hello big world"] * 4)]
     assert within.feed.workers == 2
-    assert before.plan.lengths == (3,) * 4
-    assert within.plan.lengths == (3, 12) * 2
+    assert (before.plan.lengths, within.plan.lengths) == ((3,) * 4, (3, 12) * 2)
+
+
+def test_prompts_are_tokenized_as_the_engine_tokenizes_them(tmp_path: Path) -> None:
+    """Whatever truncation and padding the file brings, and from any set of files."""
+    words = Tokenizer(WordLevel({"[UNK]": 0, "Hello": 1, "big": 2, "world": 3}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    words.enable_truncation(max_length=4)
+    words.enable_padding(length=30)
+    words.save(str(tmp_path / "mine.json"))
+    given = {"tokenizer_name": str(tmp_path / "mine.json"), "prompt_repeats": "1"}
+    for prompt, length in (("Hello big world " * 5, 15), ("Hello", 1)):
+        assert streaming(**given, prompt=prompt).plan.lengths == (length,) * 4
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1, "ab": 2}')
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    (tmp_path / "added_tokens.json").write_text('{"<call>": 3}')
+    model = streaming(model=str(tmp_path), prompt="abab<call>", prompt_repeats="1")
+    assert model.plan.lengths == (3,) * 4
+    for name in ("/nowhere/at/all/really", str(tmp_path / "absent")):
+        with pytest.raises(KvtrailError, match=f"{name} does not exist"):
+            streaming(tokenizer_name=name)
+    with pytest.raises(Refused, match="'random:gpt2-tiny' cannot be loaded: no tokenizer"):
+        streaming(tokenizer_name="random:gpt2-tiny")
