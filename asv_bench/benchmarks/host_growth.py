@@ -24,8 +24,19 @@ LONG_OUTPUT = 100
 MANY_STREAMS = 128
 
 
-class ManyStreams(CommitBenchmark):
-    """A step whose tokens go to a number of streams, which share the requests of the batch."""
+class _Steps(CommitBenchmark):
+    """Base of benchmarks of a step of what `prepare` has submitted."""
+
+    _engine: Engine
+
+    @tracked()
+    def track_step(self, _: int) -> float:
+        """Seconds of a step."""
+        return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
+
+
+class ManyStreams(_Steps):
+    """A step whose tokens wait in a number of streams, which share the requests of the batch."""
 
     params = ([1, MANY_STREAMS],)
     param_names: ClassVar = ["streams"]
@@ -46,17 +57,12 @@ class ManyStreams(CommitBenchmark):
         ]
         params = _params(2 * MANY_STREAMS - 1)
         self._streams = [self._engine.stream(group, params) for group in prompts]
-
-    @tracked()
-    def track_step(self, streams: int) -> float:
-        """Seconds of a step of all requests, whose events wait in their streams."""
         for stream in self._streams:
             next(stream)
-        return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
 
 
-class StopIdsOfOthers(CommitBenchmark):
-    """A step after the end of a request that had many stop ids, nearly all of them equal."""
+class StopIdsOfOthers(_Steps):
+    """A step of requests with one stop id each, after one ended that had many, nearly all equal."""
 
     params = ([1, MANY_STOP_IDS],)
     param_names: ClassVar = ["stop_ids"]
@@ -67,13 +73,8 @@ class StopIdsOfOthers(CommitBenchmark):
         self._engine.submit([5], _params(1, stop_token_ids=ids))
         while self._engine.has_unfinished:
             self._engine.step()
-
-    @tracked()
-    def track_step(self, stop_ids: int) -> float:
-        """Seconds of a step of requests that have one stop id each."""
         for place in range(BATCH):
             self._engine.submit([1 + place], _params(LONG_OUTPUT, stop_token_ids=(0,)))
-        return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
 
 
 class AbortOfWaiting(CommitBenchmark):
@@ -95,8 +96,8 @@ class AbortOfWaiting(CommitBenchmark):
         return (time.perf_counter() - started) / waiting
 
 
-class LateRequest(CommitBenchmark):
-    """A single request in the last row, after the requests in all other rows have ended."""
+class LateRequest(_Steps):
+    """A step of a request in the last row, after the requests in all other rows have ended."""
 
     params = ([1, BATCH],)
     param_names: ClassVar = ["rows"]
@@ -109,11 +110,6 @@ class LateRequest(CommitBenchmark):
         self._engine.submit([1, 2], _params(LONG_OUTPUT))
         while self._engine.num_unfinished > 1:
             self._engine.step()
-
-    @tracked()
-    def track_step(self, rows: int) -> float:
-        """Seconds of a step of that request."""
-        return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
 
 
 class BlockedPrompt(CommitBenchmark):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
@@ -23,6 +23,8 @@ REPEATS = 50
 WARMUPS = 5
 FLUSHED_BYTES = 256 * 2**20
 """More than any L2 cache holds: a call must find its data in memory, as it does between layers."""
+Call: TypeAlias = "tuple[Callable[[], object], int]"
+"""A call of a kernel, and the bytes that it must move in float16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,44 @@ SHAPES = {
 }
 
 
-class _OfShape(SharesRuns):
+class Problem:
+    """Tensors of one call, float16 on the GPU and float32 on the CPU, the same each time.
+
+    Caches are [blocks, H_kv, block_size, D], with tables [B, blocks of a sequence] in random order;
+    queries [B, H_q, D], keys and values [B, H_kv, D].
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        import torch
+
+        self.shape = shape
+        self.device = torch.device("cuda" if shape.on_gpu else "cpu")
+        dtype = torch.float16 if shape.on_gpu else torch.float32
+        generator = torch.Generator(self.device).manual_seed(0)
+
+        def normal(*size: int) -> torch.Tensor:
+            return torch.randn(*size, device=self.device, dtype=dtype, generator=generator)
+
+        num_blocks = shape.batch * -(-shape.context // shape.block_size)
+        cache = (num_blocks, shape.kv_heads, shape.block_size, shape.head_dim)
+        order = torch.randperm(num_blocks, device=self.device, generator=generator)
+        self.block_tables = order.to(torch.int32).reshape(shape.batch, -1)
+        self.caches = normal(*cache), normal(*cache)
+        self.query = normal(shape.batch, shape.query_heads, shape.head_dim)
+        self.key, self.value = (
+            normal(shape.batch, shape.kv_heads, shape.head_dim) for _ in range(2)
+        )
+        # What attention reads beside its queries.
+        self.cached = (*self.caches, self.block_tables, self.each_row(shape.context))
+
+    def each_row(self, value: int) -> torch.Tensor:
+        """The same number for each sequence, int32 [B]."""
+        import torch
+
+        return torch.full((self.shape.batch,), value, dtype=torch.int32, device=self.device)
+
+
+class _Kernel(SharesRuns):
     """Base of benchmarks of one call; the last parameter is the shape."""
 
     params: ClassVar[Any] = (list(SHAPES),)
@@ -68,18 +107,18 @@ class _OfShape(SharesRuns):
             where = "off" if shape.on_gpu else "on"
             raise SkipNotImplemented(f"{values[-1]} is not measured {where} a GPU")
 
+    def run(self, *values: str) -> Run:
+        *others, shape = values
+        name = f"{type(self).__name__}-{'-'.join(values)}"
+        return name, lambda: measure_call(
+            *self.call(Problem(SHAPES[shape]), *others), SHAPES[shape]
+        )
+
+    def call(self, problem: Problem, *values: Any, **_: Any) -> Call:
+        """What is timed, for these values of the parameters."""
+        raise TypeError(f"{type(self).__name__} does not say what it calls.")
+
     track_time = shared("time", "Seconds per call, nothing cached.")
-
-
-class Append(_OfShape):
-    """Writing one token's K and V for each sequence, by the three kinds of append."""
-
-    params = (["full_batch", "identity", "generic"], list(SHAPES))
-    param_names: ClassVar = ["kind", "shape"]
-
-    def run(self, kind: str, shape: str) -> Run:
-        return f"append-{kind}-{shape}", lambda: _append(kind, SHAPES[shape])
-
     track_time_over_floor = shared(
         "time_over_floor",
         "Time over that of moving the bytes read and written at the measured bandwidth.",
@@ -87,133 +126,71 @@ class Append(_OfShape):
     )
 
 
-class _Attention(_OfShape):
-    track_time_over_floor = shared(
-        "time_over_floor",
-        "Time over that of moving K, V, and a prefill's queries and output, at the measured "
-        "bandwidth.",
-        unit="floors",
-    )
+class Append(_Kernel):
+    """Writing one token's K and V for each sequence, by the three kinds of append."""
+
+    params = (["full_batch", "identity", "generic"], list(SHAPES))
+    param_names: ClassVar = ["kind", "shape"]
+
+    def call(self, problem: Problem, kind: str) -> Call:
+        import torch
+
+        from kernels import kv_append
+
+        shape = problem.shape
+        block_idx = problem.block_tables[:, -1].contiguous()
+        # As the engine calls them: tensors, because a graph bakes a plain int in.
+        each = problem.each_row((shape.context - 1) % shape.block_size)
+        rows = torch.arange(shape.batch, dtype=torch.int32, device=problem.device)
+        place = {
+            "full_batch": (block_idx, each[:1]),
+            "identity": (block_idx, each),
+            "generic": (block_idx, each, rows),
+        }[kind]
+        written = (*problem.caches, problem.key, problem.value)
+        return lambda: kv_append(*written, *place), 2 * shape.batch * shape.kv_row_bytes
 
 
-class DecodeAttention(_Attention):
+class DecodeAttention(_Kernel):
     """Attention of one new token of each sequence over its paged context."""
 
-    def run(self, shape: str) -> Run:
-        return f"decode-attention-{shape}", lambda: _decode_attention(SHAPES[shape])
+    def call(self, problem: Problem) -> Call:
+        import torch
+
+        from kernels import paged_attention_decode
+
+        shape = problem.shape
+        out = torch.empty_like(problem.query)
+        return (
+            lambda: paged_attention_decode(problem.query, *problem.cached, out=out),
+            shape.batch * shape.context * shape.kv_row_bytes,
+        )
 
 
-class PrefillAttention(_Attention):
+class PrefillAttention(_Kernel):
     """Attention of the last tokens of each sequence over its paged context, causal.
 
     Arithmetic bounds it too, so it stays far above the floor.
     """
 
-    def run(self, shape: str) -> Run:
-        return f"prefill-attention-{shape}", lambda: _prefill_attention(SHAPES[shape])
+    def call(self, problem: Problem) -> Call:
+        import torch
+
+        from kernels import paged_attention_prefill
+
+        shape = problem.shape
+        queries = min(PREFILL_QUERIES, shape.context)
+        query = problem.query.repeat_interleave(queries, dim=0)
+        starts = torch.arange(shape.batch + 1, dtype=torch.int32, device=query.device) * queries
+        out = torch.empty_like(query)
+        return (
+            lambda: paged_attention_prefill(query, *problem.cached, starts, out=out),
+            shape.batch * shape.context * shape.kv_row_bytes
+            + 2 * query.numel() * query.element_size(),
+        )
 
 
-def _append(kind: str, shape: Shape) -> dict[str, float]:
-    import torch
-
-    from kernels import kv_append
-
-    problem = make_problem(shape)
-    device = problem.key.device
-    block_idx = problem.block_tables[:, -1].contiguous()
-    # As the engine calls them: tensors, because a graph bakes a plain int in.
-    last = (shape.context - 1) % shape.block_size
-    common = torch.full((1,), last, dtype=torch.int32, device=device)
-    each = torch.full((shape.batch,), last, dtype=torch.int32, device=device)
-    rows = torch.arange(shape.batch, dtype=torch.int32, device=device)
-    place = {
-        "full_batch": (block_idx, common),
-        "identity": (block_idx, each),
-        "generic": (block_idx, each, rows),
-    }[kind]
-    written = (problem.k_cache, problem.v_cache, problem.key, problem.value)
-    bytes_moved = 2 * shape.batch * shape.kv_row_bytes
-    return measure_call(lambda: kv_append(*written, *place), shape, bytes_moved)
-
-
-def _decode_attention(shape: Shape) -> dict[str, float]:
-    import torch
-
-    from kernels import paged_attention_decode
-
-    problem = make_problem(shape)
-    out = torch.empty_like(problem.query)
-    return measure_call(
-        lambda: paged_attention_decode(problem.query, *problem.cached, out=out),
-        shape,
-        shape.batch * shape.context * shape.kv_row_bytes,
-    )
-
-
-def _prefill_attention(shape: Shape) -> dict[str, float]:
-    import torch
-
-    from kernels import paged_attention_prefill
-
-    problem = make_problem(shape)
-    queries = min(PREFILL_QUERIES, shape.context)
-    query = problem.query.repeat_interleave(queries, dim=0)
-    starts = torch.arange(shape.batch + 1, dtype=torch.int32, device=query.device) * queries
-    out = torch.empty_like(query)
-    cached = shape.batch * shape.context * shape.kv_row_bytes
-    computed = 2 * query.numel() * query.element_size()
-    return measure_call(
-        lambda: paged_attention_prefill(query, *problem.cached, starts, out=out),
-        shape,
-        cached + computed,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Tensors of one call: caches [blocks, H_kv, block_size, D] with tables in random order."""
-
-    k_cache: torch.Tensor
-    v_cache: torch.Tensor
-    block_tables: torch.Tensor  # int32 [B, blocks of a sequence]
-    context_lens: torch.Tensor  # int32 [B]
-    query: torch.Tensor  # [B, H_q, D]
-    key: torch.Tensor  # [B, H_kv, D]
-    value: torch.Tensor  # [B, H_kv, D]
-
-    @property
-    def cached(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What attention reads beside its queries."""
-        return self.k_cache, self.v_cache, self.block_tables, self.context_lens
-
-
-def make_problem(shape: Shape) -> Problem:
-    """A problem of this shape, float16 on the GPU and float32 on the CPU, the same each time."""
-    import torch
-
-    device = torch.device("cuda" if shape.on_gpu else "cpu")
-    dtype = torch.float16 if shape.on_gpu else torch.float32
-    generator = torch.Generator(device).manual_seed(0)
-
-    def normal(*size: int) -> torch.Tensor:
-        return torch.randn(*size, device=device, dtype=dtype, generator=generator)
-
-    blocks_each = -(-shape.context // shape.block_size)
-    num_blocks = shape.batch * blocks_each
-    cache = (num_blocks, shape.kv_heads, shape.block_size, shape.head_dim)
-    order = torch.randperm(num_blocks, device=device, generator=generator).to(torch.int32)
-    return Problem(
-        k_cache=normal(*cache),
-        v_cache=normal(*cache),
-        block_tables=order.reshape(shape.batch, blocks_each),
-        context_lens=torch.full((shape.batch,), shape.context, dtype=torch.int32, device=device),
-        query=normal(shape.batch, shape.query_heads, shape.head_dim),
-        key=normal(shape.batch, shape.kv_heads, shape.head_dim),
-        value=normal(shape.batch, shape.kv_heads, shape.head_dim),
-    )
-
-
-def measure_call(call: Callable[[], object], shape: Shape, bytes_moved: int) -> dict[str, float]:
+def measure_call(call: Callable[[], object], bytes_moved: int, shape: Shape) -> dict[str, float]:
     """Median seconds of a call, and on a GPU its ratio to the floor that its bytes set.
 
     The call is made in inference mode, as the engine makes it. On the GPU it is captured in a CUDA
@@ -222,15 +199,11 @@ def measure_call(call: Callable[[], object], shape: Shape, bytes_moved: int) -> 
     import torch
 
     with torch.inference_mode():
-        if shape.on_gpu:
-            seconds = _seconds_on_gpu(call)
-        else:
-            seconds = median_s(call, 4 * REPEATS, warmups=WARMUPS)
-    figures = {"time": seconds}
-    if shape.on_gpu:
-        floor = bytes_moved / require_bandwidth("cuda").bytes_per_second
-        figures["time_over_floor"] = seconds / floor
-    return figures
+        if not shape.on_gpu:
+            return {"time": median_s(call, 4 * REPEATS, warmups=WARMUPS)}
+        seconds = _seconds_on_gpu(call)
+    floor = bytes_moved / require_bandwidth("cuda").bytes_per_second
+    return {"time": seconds, "time_over_floor": seconds / floor}
 
 
 def _seconds_on_gpu(call: Callable[[], object]) -> float:
