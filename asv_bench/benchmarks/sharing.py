@@ -174,7 +174,7 @@ def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samp
     """
     commit = check_identity()
     path = Path(f"{run}.run.json")
-    kept = _read(path)
+    kept: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
     if kept is None or figure in kept["taken"]:
         figures = {name: one_sample(value) for name, value in measure().items()}
         check_identity()
@@ -185,7 +185,9 @@ def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samp
             f"remove .asv/env and run again."
         )
     kept["taken"].append(figure)
-    _write(path, kept)
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(kept))
+    unfinished.replace(path)
     if figure not in kept["figures"]:
         raise SkipNotImplemented(f"{run} has no {figure} on this machine")
     samples: Samples = kept["figures"][figure]
@@ -195,24 +197,9 @@ def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samp
 def runs_taken() -> dict[str, int]:
     """The runs kept in this directory by name, and how many figures were taken of each."""
     return {
-        path.name.removesuffix(".run.json"): len(run["taken"])
+        path.name.removesuffix(".run.json"): len(json.loads(path.read_text())["taken"])
         for path in Path().glob("*.run.json")
-        if (run := _read(path)) is not None
     }
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        kept: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    return kept
-
-
-def _write(path: Path, kept: dict[str, Any]) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(kept))
-    unfinished.replace(path)
 
 
 class CommitBenchmark:
