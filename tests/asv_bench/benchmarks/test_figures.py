@@ -12,7 +12,7 @@ import pytest
 from asv_bench.benchmarks import decode, host, host_growth, host_text, kernels
 from asv_bench.benchmarks.sharing import one_sample
 from asv_bench.lab.pretend_cuda import pretended_cuda
-from engine import Engine, EngineConfig
+from engine import Engine, EngineConfig, KVBlockManager
 
 
 def test_captures_are_timed_without_the_rest_of_an_engines_start(
@@ -67,56 +67,42 @@ def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
     assert set(older) == {"host_time", "step_time"}
 
 
-@pytest.mark.parametrize(
-    ("batch", "context"), list(itertools.product([1, 8, 64, 256], [128, 512, 900]))
-)
-def test_decode_runs_around_its_context_within_gpt2s_length(batch: int, context: int) -> None:
-    workload = decode.decode_workload(batch, context)
-    assert workload.mean_context == context
-    assert min(workload.prompt_lengths) >= 1
-    assert workload.max_length <= 1024
-    assert workload.new_tokens >= 200
-    assert workload.resident == batch
+def test_decode_runs_around_its_context_within_gpt2s_length() -> None:
+    for batch, context in itertools.product(*decode.Decode.params[1:]):
+        workload = decode.decode_workload(batch, context)
+        assert (workload.mean_context, workload.resident) == (context, batch)
+        assert min(workload.prompt_lengths) >= 1
+        assert workload.max_length <= 1024
+        assert workload.new_tokens >= 200
 
 
 CHEAP = [
-    (host.AppendBookkeeping, "track_append", ("one_by_one", 8)),
-    (host.AppendBookkeeping, "track_append", ("batch", 8)),
-    (host.AppendBookkeeping, "track_append", ("array", 8)),
-    (host.BlockMetadata, "track_hold_and_release", (8,)),
-    (host.BlockTables, "track_build", (8,)),
-    (host.BlockTables, "track_copy_on_write", (8,)),
-    (host.EngineStep, "track_step_time", (8,)),
-    (host.EngineStep, "track_boundary_step", (8,)),
-    (host.Startup, "track_first_token", ()),
-    (host_growth.AbortOfWaiting, "track_abort", (500,)),
-    (host_growth.BlockedPrompt, "track_step", (80,)),
-    (host_growth.LateRequest, "track_step", (64,)),
-    (host_growth.ManyStreams, "track_step", (1,)),
-    (host_growth.StopIdsOfOthers, "track_step", (51_200,)),
-    (host_text.TextStreams, "track_time", ("words", 256)),
-    (host_text.TextStreams, "track_time", ("invalid_bytes", 256)),
-    (kernels.Append, "track_time", ("full_batch", "cpu-small")),
-    (kernels.Append, "track_time", ("identity", "cpu-small")),
-    (kernels.Append, "track_time", ("generic", "cpu-small")),
-    (kernels.DecodeAttention, "track_time", ("cpu-small",)),
-    (kernels.PrefillAttention, "track_time", ("cpu-small",)),
+    *((host.AppendBookkeeping, "track_append", way, 8) for way in ("one_by_one", "batch", "array")),
+    (host.BlockMetadata, "track_hold_and_release", 8),
+    (host.BlockTables, "track_build", 8),
+    (host.BlockTables, "track_copy_on_write", 8),
+    (host.EngineStep, "track_step_time", 8),
+    (host.EngineStep, "track_boundary_step", 8),
+    (host.Startup, "track_first_token"),
+    (host_growth.AbortOfWaiting, "track_abort", 500),
+    (host_growth.BlockedPrompt, "track_step", 80),
+    (host_growth.LateRequest, "track_step", 64),
+    (host_growth.ManyStreams, "track_step", 1),
+    (host_growth.StopIdsOfOthers, "track_step", 51_200),
+    (host_text.TextStreams, "track_time", "words", 256),
+    (host_text.TextStreams, "track_time", "invalid_bytes", 256),
+    *((kernels.Append, "track_time", kind, "cpu-small") for kind in kernels.Append.params[0]),
+    (kernels.DecodeAttention, "track_time", "cpu-small"),
+    (kernels.PrefillAttention, "track_time", "cpu-small"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "method", "params"),
-    CHEAP,
-    ids=[f"{kind.__name__}-{method}-{params}" for kind, method, params in CHEAP],
-)
+@pytest.mark.parametrize("case", CHEAP, ids=lambda case: "-".join(map(str, case[1:])))
 def test_a_benchmark_gives_one_sample(
-    any_engine: Path,
-    on_gpu: Callable[[bool], None],
-    benchmark: Any,
-    method: str,
-    params: tuple[Any, ...],
+    any_engine: Path, on_gpu: Callable[[bool], None], case: tuple[Any, ...]
 ) -> None:
     on_gpu(False)
+    benchmark, method, *params = case
     instance = benchmark()
     instance.setup(*params)
     result = getattr(instance, method)(*params)
@@ -125,24 +111,8 @@ def test_a_benchmark_gives_one_sample(
     assert 0 < sample < 10
 
 
-def test_a_stream_of_text_costs_the_same_per_token_at_any_length(any_engine: Path) -> None:
-    """Both lengths take longer than a slice of time on a busy machine."""
-
-    def seconds(content: str, tokens: int) -> float:
-        benchmark = host_text.TextStreams()
-        benchmark.setup(content, tokens)
-        return float(benchmark.track_time(content, tokens)["samples"][0])
-
-    for content in ("words", "invalid_bytes"):
-        tries = (seconds(content, 4096) < 3 * seconds(content, 512) for _ in range(5))
-        assert any(tries)
-
-
-@pytest.mark.parametrize("batch", [1, 8])
-def test_all_ways_to_append_do_the_same_bookkeeping(batch: int) -> None:
-    from engine import KVBlockManager
-
-    fills = []
+def test_all_ways_to_append_do_the_same_bookkeeping() -> None:
+    batch, fills = 8, []
     for way in ("one_by_one", "batch", "array"):
         blocks = KVBlockManager(4 * batch, 64)
         append = host._way_to_append(blocks, way, batch)

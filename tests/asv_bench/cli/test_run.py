@@ -68,10 +68,6 @@ def small() -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
 
 
-def measured_stream(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    return measured(tmp_path, "--num-requests=4", *arguments, command="streaming")
-
-
 @pytest.mark.parametrize("command", ["scheduler", "streaming"])
 def test_every_flag_of_the_write_ups_is_there(command: str) -> None:
     assert set(FLAGS.split()) <= options(command)
@@ -111,9 +107,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     [
         (["--cuda-graph"], "--cuda-graph needs a GPU and the device is 'cpu'"),
         (["--dtype", "int4"], "dtype is 'int4'; it must be one of auto"),
-        (["--no-paged-attn"], "error: --no-paged-attn cannot be had"),
         (["--hf-model-id", "random:nothing"], "random:nothing"),
-        (["--checkpoint-path", "tests"], "config.json"),
     ],
 )
 def test_a_refusal_is_one_sentence_and_exit_code_two(
@@ -191,32 +185,6 @@ def test_a_prompt_without_a_tokenizer_is_said_to_be_fixed_ids(tmp_path: Path) ->
     assert content["settings"]["workload"]["prompt_lengths"] == [3, 3, 3]
 
 
-@pytest.mark.parametrize(("kept", "engines"), [(True, 1), (False, 3)])
-def test_a_prefix_cache_outlives_a_run_only_where_that_is_asked_for(
-    kept: bool, engines: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import engine
-
-    built: list[Any] = []
-    real = engine.Engine
-    monkeypatch.setattr(engine, "Engine", lambda config: built.append(config) or real(config))
-    flags = {"prefix_cache": True, "keep_prefix_cache_across_runs": kept, "repeat_runs": 2}
-    result = measurement(**flags).run_mode("online", lambda sample: None)
-    assert len(built) == engines
-    assert len({sample.token_digest for sample in result.samples}) == 1
-
-
-def measurement(**flags: Any) -> Measurement:
-    return Measurement(settle("scheduler", RunFlags(**(SMALL | flags))))
-
-
-def test_warm_up_runs_are_run_and_not_measured() -> None:
-    heard: list[RunSample | None] = []
-    result = measurement(warmup_runs=2, repeat_runs=3).run_mode("offline", heard.append)
-    assert heard == [None, None, *result.samples]
-    assert len(result.samples) == 3
-
-
 @pytest.mark.thorough
 def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) -> None:
     # With text, whose tokenizer is the engine's: it is imported with its ranges all the same.
@@ -236,15 +204,14 @@ def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) ->
 
 def test_tokenizing_workers_change_no_token(word_tokenizer: Path, tmp_path: Path) -> None:
     text = ["--tokenizer-name", str(word_tokenizer), "--prompt", "Hello world"]
-    before = measured_stream(tmp_path, *text)
-    within = measured_stream(tmp_path, *text, "--no-pretok", "--tokenize-workers=2")
-    inline = measured_stream(tmp_path, *text, "--no-pretok")
-    digests = {content["samples"][0]["token_digest"] for content in (before, within, inline)}
-    assert len(digests) == 1
+    ways = ([], ["--no-pretok", "--tokenize-workers=2"], ["--no-pretok"])
+    contents = [measured(tmp_path, *text, *way, command="streaming") for way in ways]
+    assert len({content["samples"][0]["token_digest"] for content in contents}) == 1
 
 
 def test_the_table_and_the_record_have_the_percentiles(tmp_path: Path) -> None:
-    content = measured_stream(tmp_path, "--stream-interval=2", "--repeat-runs=2")
+    arguments = ["--num-requests=4", "--stream-interval=2", "--repeat-runs=2"]
+    content = measured(tmp_path, *arguments, command="streaming")
     result = content["results"]["modes"]["online"]
     requests = [request for sample in content["samples"] for request in sample["requests"]]
     gaps = [1e3 * gap for request in requests for gap in np.diff(request["token_times_s"])]
@@ -258,27 +225,25 @@ def test_the_table_and_the_record_have_the_percentiles(tmp_path: Path) -> None:
         assert word in content["printed"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--max-inflight-requests=2", "--submit-interval-ms=1", "--decode-first"],
-        ["--prefill-admission-policy=pack", "--prefill-admission-lookahead=3"],
-        ["--prefill-max-tokens=2", "--prefill-max-batch-size=1", "--max-active-requests=2"],
-        ["--prefix-cache", "--repeat-runs=2"],
-    ],
-)
-def test_settings_of_the_engine_change_no_token(arguments: list[str], tmp_path: Path) -> None:
-    plain = measured_stream(tmp_path)["samples"][0]["token_digest"]
-    assert measured_stream(tmp_path, *arguments)["samples"][-1]["token_digest"] == plain
-
-
 @pytest.mark.usefixtures("nothing_hidden")
-@pytest.mark.parametrize("prefix_cache", [False, True])
-def test_what_runs_share_is_hidden_from_the_collector_but_no_engine_of_one_run(
-    prefix_cache: bool,
+@pytest.mark.parametrize(("prefix_cache", "kept", "engines"), [(0, 0, 1), (1, 1, 1), (1, 0, 4)])
+def test_runs_share_an_engine_unless_its_prefix_cache_would_outlive_one(
+    prefix_cache: bool, kept: bool, engines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden: list[bool] = []
-    made = measurement(prefix_cache=prefix_cache, repeat_runs=2)
-    made.run_mode("offline", lambda _: hidden.append(gc.get_freeze_count() > 0))
-    assert hidden == [not prefix_cache] * 2
-    assert gc.get_freeze_count() == 0
+    """And what they share is hidden from the collector, but no engine of one run."""
+    import engine
+
+    built: list[Any] = []
+    real = engine.Engine
+    monkeypatch.setattr(engine, "Engine", lambda config: built.append(config) or real(config))
+    flags = {"prefix_cache": bool(prefix_cache), "keep_prefix_cache_across_runs": bool(kept)}
+    heard: list[tuple[RunSample | None, bool]] = []
+    made = Measurement(
+        settle("scheduler", RunFlags(**(SMALL | flags | {"warmup_runs": 1, "repeat_runs": 2})))
+    )
+    result = made.run_mode(
+        "online", lambda sample: heard.append((sample, gc.get_freeze_count() > 0))
+    )
+    assert heard == [(sample, engines == 1) for sample in (None, *result.samples)]
+    assert (len(built), gc.get_freeze_count()) == (engines, 0)
+    assert len({sample.token_digest for sample in result.samples}) == 1

@@ -9,30 +9,22 @@ import pytest
 from asv_bench.errors import Refused
 from asv_bench.workloads.named import WORKLOADS, workload_named
 
+SHAPES = {  # requests, batch, lengths of prompts, new tokens, mean context, waves
+    "scheduler": (64, 64, {1}, 512, 257.0, 1),
+    "streaming": (128, 128, {1, 4}, 128, 66.5, 1),
+    "streaming-small": (128, 8, {1, 4}, 128, 66.5, 16),
+    "wide": (256, 256, {128}, 256, 256.0, 1),
+    "single": (1, 1, {1}, 512, 257.0, 1),
+}
 
-@pytest.mark.parametrize(
-    ("name", "requests", "batch", "prompts", "new_tokens", "mean_context", "waves"),
-    [
-        ("scheduler", 64, 64, {1}, 512, 257.0, 1),
-        ("streaming", 128, 128, {1, 4}, 128, 66.5, 1),
-        ("streaming-small", 128, 8, {1, 4}, 128, 66.5, 16),
-        ("wide", 256, 256, {128}, 256, 256.0, 1),
-        ("single", 1, 1, {1}, 512, 257.0, 1),
-    ],
-)
-def test_shape(
-    name: str,
-    requests: int,
-    batch: int,
-    prompts: set[int],
-    new_tokens: int,
-    mean_context: float,
-    waves: int,
-) -> None:
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shape(name: str) -> None:
+    requests, batch, lengths, new_tokens, mean_context, waves = SHAPES[name]
     workload = workload_named(name)
-    made = workload.prompts(50257)
-    assert len(made) == workload.num_requests == requests
-    assert {len(prompt) for prompt in made} == prompts
+    prompts = workload.prompts(50257)
+    assert len(prompts) == workload.num_requests == requests
+    assert {len(prompt) for prompt in prompts} == lengths
     assert (workload.batch_size, workload.new_tokens) == (batch, new_tokens)
     assert (workload.mean_context, workload.steps) == (mean_context, waves * new_tokens)
     params = workload.sampling_params()
@@ -60,10 +52,7 @@ def test_the_cache_holds_every_resident_sequence_at_full_length(name: str) -> No
         assert (config.decode, config.prefix_cache, config.admission) == ("eager", False, "fifo")
         assert config.max_batch_size == workload.batch_size
         assert config.num_kv_blocks is not None
-        lengths = sorted(
-            workload.prompt_length(index) + workload.new_length(index)
-            for index in range(workload.num_requests)
-        )
+        lengths = sorted(map(sum, workload.requests))
         needed = sum(-(-length // config.block_size) for length in lengths[-workload.resident :])
         assert config.num_kv_blocks > needed
         assert config.max_model_len == max(workload.prompt_lengths) + workload.new_tokens
