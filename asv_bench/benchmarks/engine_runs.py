@@ -27,7 +27,7 @@ from asv_bench.workloads.named import WORKLOADS, Workload
 from .sharing import Run, SharesRuns, Windowed
 
 if TYPE_CHECKING:
-    from asv_bench.workloads.run_sample import RunSample
+    from asv_bench.workloads.run_sample import Latency, RunSample
     from engine import Engine
 
 CPU_MODEL = "gpt2-tiny"
@@ -238,8 +238,10 @@ def run_figures(sample: RunSample, floor_ms: float | None) -> dict[str, float]:
     """The figures of one run, of latencies the percentiles over requests, of ITL over gaps."""
     step = steady_step_s(sample)
     figures = {"step_time": step, "seconds_per_token": sample.wall_s / sample.generated_tokens}
-    for name, values in (("ttft", sample.ttft_s), ("tpot", sample.tpot_s), ("itl", sample.itl_s)):
-        p50, p95, p99 = (float(value) for value in np.percentile(values, (50, 95, 99)))
+    latencies: tuple[Latency, ...] = ("ttft", "tpot", "itl")
+    for name in latencies:
+        values = np.percentile(sample.of_requests(name), (50, 95, 99))
+        p50, p95, p99 = map(float, values)
         figures |= {name: p50, f"{name}_p95": p95, f"{name}_p99": p99}
     if floor_ms is not None:
         figures["time_over_floor"] = 1e3 * step / floor_ms

@@ -6,11 +6,13 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
@@ -34,7 +36,7 @@ from .sharing import CommitBenchmark, Run, SharesRuns, Windowed, median_s, share
 
 if TYPE_CHECKING:
     from asv_bench.workloads.run_sample import RunSample
-    from engine import KVBlockManager
+    from engine import KVBlockManager, TokenEvent
 
 BLOCK_SIZE = 64
 CYCLES = 12
@@ -252,7 +254,6 @@ def _step_figures(sample: RunSample) -> dict[str, float]:
 
 def _measure_host(model: str, batch: int) -> dict[str, float]:
     from asv_bench.workloads.drive import run_workload
-    from asv_bench.workloads.host_time import HostTimedEngine, counted_waits
 
     workload = Workload("host-share", batch, batch, (1,), 256)
     engine = warm_engine(workload, model, 32, device="cuda", dtype="float16")
@@ -260,15 +261,75 @@ def _measure_host(model: str, batch: int) -> dict[str, float]:
     if hasattr(engine, "step_batches"):
         ways["host_time_in_columns"] = True
     readings: defaultdict[str, list[float]] = defaultdict(list)
-    with counted_waits() as clock:
+    with counted_waits() as waits:
         # In turn, so that a lasting disturbance affects both.
         for _ in range(RUNS_ON_CPU):
             for figure, in_columns in ways.items():
-                timed = HostTimedEngine(engine, clock, in_columns=in_columns)
+                timed = HostTimedEngine(engine, waits, in_columns=in_columns)
                 sample = run_workload(timed, workload, PROMPT_IDS[model])
                 readings[figure].append(statistics.median(timed.full_steps_s(batch)))
                 readings["step_time"].append(steady_step_s(sample))
     return {figure: min(seconds) for figure, seconds in readings.items()}
+
+
+@contextmanager
+def counted_waits() -> Iterator[list[float]]:
+    """The seconds of every wait for an event, a stream or the device, of any engine."""
+    from unittest.mock import patch
+
+    import torch
+
+    waits: list[float] = []
+
+    def counted(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return wait(*args, **kwargs)
+            finally:
+                waits.append(time.perf_counter() - started)
+
+        return timed
+
+    with ExitStack() as stack:
+        for owner in (torch.cuda.Event, torch.cuda.Stream, torch.cuda):
+            stack.enter_context(patch.object(owner, "synchronize", counted(owner.synchronize)))
+        yield waits
+
+
+class HostTimedEngine:
+    """An engine, with the host's own time of each of its steps: without its waits for the device.
+
+    `in_columns` takes tokens by `step_batches`, which engines of older commits lack; converting
+    them to events is not timed.
+    """
+
+    def __init__(self, engine: Any, waits: list[float], *, in_columns: bool = False) -> None:
+        self._engine, self._waits, self._in_columns = engine, waits, in_columns
+        self.submit = engine.submit
+        # For each step its events, and the seconds that the host did not wait in it.
+        self.steps: list[tuple[int, float]] = []
+
+    @property
+    def has_unfinished(self) -> bool:
+        """As the engine's."""
+        return bool(self._engine.has_unfinished)
+
+    def step(self) -> Sequence[TokenEvent]:
+        """As the engine's."""
+        take = self._engine.step_batches if self._in_columns else self._engine.step
+        waited, started = len(self._waits), time.perf_counter()
+        taken = take()
+        elapsed = time.perf_counter() - started - sum(self._waits[waited:])
+        if self._in_columns:
+            taken = [event for batch in taken for event in batch.events()]
+        self.steps.append((len(taken), elapsed))
+        events: Sequence[TokenEvent] = taken
+        return events
+
+    def full_steps_s(self, batch_size: int) -> list[float]:
+        """Host seconds of the steps that delivered one token for each of `batch_size` rows."""
+        return [seconds for events, seconds in self.steps if events == batch_size]
 
 
 _STARTED = """

@@ -68,8 +68,12 @@ class ModeResult:
         """A figure of each run: milliseconds, and tokens a second of total time."""
         return {
             "step_ms": [sample.decode_step_ms for sample in self.samples],
-            "tpot_ms": [1e3 * float(np.median(sample.tpot_s)) for sample in self.samples],
-            "ttft_ms": [1e3 * float(np.median(sample.ttft_s)) for sample in self.samples],
+            "tpot_ms": [
+                1e3 * float(np.median(sample.of_requests("tpot"))) for sample in self.samples
+            ],
+            "ttft_ms": [
+                1e3 * float(np.median(sample.of_requests("ttft"))) for sample in self.samples
+            ],
             "tokens_per_s": [sample.total_tokens_per_s for sample in self.samples],
         }
 

@@ -18,6 +18,7 @@ from asv_bench.workloads.named import Workload
 
 Mode: TypeAlias = Literal["naive", "online", "offline"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+Latency: TypeAlias = Literal["ttft", "tpot", "itl", "latency"]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -97,25 +98,10 @@ class RunSample:
         """Generated token ids over decode time; NaN where nothing was decoded."""
         return self.generated_tokens / self.decode_s if self.decode_s > 0 else float("nan")
 
-    @property
-    def ttft_s(self) -> Floats:
-        """Time to first token of every request, [requests]."""
-        return np.array([trace.ttft_s for trace in self.traces])
-
-    @property
-    def tpot_s(self) -> Floats:
-        """Time per output token of every request, [requests]."""
-        return np.array([trace.tpot_s for trace in self.traces])
-
-    @property
-    def itl_s(self) -> Floats:
-        """All gaps between consecutive tokens of a request, [generated tokens - requests]."""
-        return np.concatenate([np.empty(0), *(trace.itl_s for trace in self.traces)])
-
-    @property
-    def latency_s(self) -> Floats:
-        """Submit to last token of every request, [requests]."""
-        return np.array([trace.latency_s for trace in self.traces])
+    def of_requests(self, latency: Latency) -> Floats:
+        """A latency of every request in seconds, [requests]; of ITL each gap of each request."""
+        each = [np.atleast_1d(getattr(trace, f"{latency}_s")) for trace in self.traces]
+        return np.concatenate([np.empty(0), *each])
 
     @property
     def token_digest(self) -> str:
@@ -155,7 +141,7 @@ def latencies_ms(samples: Sequence[RunSample]) -> dict[str, Summary]:
     """TTFT, TPOT, ITL and latency over the requests of all runs (ITL over gaps), milliseconds."""
     return {
         f"{name}_ms": summarize(
-            np.concatenate([getattr(sample, f"{name}_s") for sample in samples])
+            np.concatenate([sample.of_requests(name) for sample in samples])
         ).scaled(1e3)
-        for name in ("ttft", "tpot", "itl", "latency")
+        for name in get_args(Latency)
     }

@@ -132,7 +132,7 @@ def measure_rung(
 
 def run_figures(sample: RunSample) -> dict[str, float]:
     """The figures of one run, in seconds; see `claims.FIGURES` for all but the step's."""
-    tpot, itl = sample.tpot_s, sample.itl_s
+    tpot, itl = sample.of_requests("tpot"), sample.of_requests("itl")
     return {
         STEP_TIME: 1e-3 * sample.decode_step_ms,
         SECONDS_PER_TOKEN: sample.decode_s / sample.generated_tokens,

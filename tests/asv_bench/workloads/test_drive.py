@@ -86,7 +86,7 @@ def test_figures_of_a_run() -> None:
     assert sample.decode_step_ms == pytest.approx(2000.0)
     assert sample.total_tokens_per_s == pytest.approx(7 / 12)
     assert sample.decode_tokens_per_s == pytest.approx(7 / 6)
-    assert sample.itl_s == pytest.approx([3.0, 1.0, 2.0, 2.0])
+    assert sample.of_requests("itl") == pytest.approx([3.0, 1.0, 2.0, 2.0])
     assert latencies_ms([sample])["ttft_ms"].p50 == pytest.approx(2000.0)
     assert sample.step_ms(Workload("two", 4, 2, (1,), 3)) == pytest.approx(12000 / 6)
 
@@ -114,7 +114,7 @@ def test_offline_submits_everything_before_the_first_step(clock: FakeClock) -> N
     assert sample.wall_s == 3.0
     assert sample.decode_steps == 2
     assert [len(request.token_ids) for request in sample.traces] == [3, 2]
-    assert sample.ttft_s == pytest.approx([1.0, 1.0])
+    assert sample.of_requests("ttft") == pytest.approx([1.0, 1.0])
     assert sample.traces[1].token_ids == [7007, 7008]
     # Steps are counted when one call reports several, too.
     sample = run(FakeEngine(clock, tokens_per_step=3), 9, 9, mode="offline")
@@ -180,7 +180,7 @@ def test_naive_runs_one_request_at_a_time(clock: FakeClock) -> None:
     sample = run(engine, 3, 2, mode="naive")
     assert engine.most_running == 1
     assert sample.wall_s == 5.0
-    assert sample.ttft_s == pytest.approx([1.0, 1.0])
+    assert sample.of_requests("ttft") == pytest.approx([1.0, 1.0])
     assert sample.decode_s == pytest.approx(2.0 + 1.0)
 
 
@@ -191,7 +191,7 @@ def test_online_submits_when_due_and_sleeps_while_there_is_nothing_to_do(clock: 
     assert [moment for moment, _ in engine.submitted] == [100.0, 102.0, 110.0]
     assert clock.slept == [6.0]
     assert sample.wall_s == 12.0
-    assert sample.ttft_s == pytest.approx([1.0, 1.0, 1.0])
+    assert sample.of_requests("ttft") == pytest.approx([1.0, 1.0, 1.0])
 
 
 def test_online_holds_back_beyond_the_inflight_limit(clock: FakeClock) -> None:
@@ -212,7 +212,7 @@ def test_text_is_encoded_on_the_clock_of_its_request(clock: FakeClock, workers: 
     feed = Feed(due_s=[0.0], workers=workers)
     sample = run_requests(engine, ["abc"], params(1), mode="online", feed=feed, encode=encode)
     assert engine.submitted == [(104.0, [3])]
-    assert sample.ttft_s == pytest.approx([5.0])
+    assert sample.of_requests("ttft") == pytest.approx([5.0])
 
 
 def test_workers_encode_in_other_threads_and_keep_the_order() -> None:
@@ -265,7 +265,7 @@ def test_stream_delivers_every_token_in_chunks_and_leaves_timings_alone(clock: F
     sample = run(FakeEngine(clock), 5, consumer=stream.receive)
     assert [len(chunk) for chunk in chunks] == [2, 2, 1]
     assert functools.reduce(operator.iadd, chunks, []) == sample.traces[0].token_ids
-    assert sample.itl_s == pytest.approx([1.0] * 4)
+    assert sample.of_requests("itl") == pytest.approx([1.0] * 4)
 
 
 def test_a_real_engine_gives_the_same_tokens_in_every_mode() -> None:
