@@ -164,31 +164,12 @@ def prefill_tokens(workload: Workload) -> int | None:
     return rounded if rounded <= LARGEST_PREFILL else None
 
 
-def repeated(
-    engine: Engine, workload: Workload, prompt_ids: int, effort: Effort
-) -> list[RunSample]:
-    """Runs one after the other, each in this process's turn, which it has already."""
-    from asv_bench.workloads.drive import run_workload
-
-    turns = own_turns()
-    samples: list[RunSample] = []
-    while len(samples) < effort.fewest or (
-        len(samples) < effort.most and sum(sample.wall_s for sample in samples) < effort.seconds
-    ):
-        turns.pass_on()
-        turns.wait()
-        samples.append(run_workload(engine, workload, prompt_ids))
-    return samples
-
-
 def measure(
     workload: Workload, model: str, *, warmup_tokens: int | None = None
 ) -> dict[str, Windowed]:
-    """Run a workload on a warm engine of this process and return its figures in seconds.
+    """The figures of `run_figures` on a warm engine, as `windowed` chooses them, in seconds.
 
     The run before the measured ones has `warmup_tokens` new tokens a request; None: as many.
-
-    They are those of `run_figures`, as `windowed` chooses them.
     """
     device, dtype = PLACES[model]
 
@@ -216,14 +197,23 @@ def windowed(
     the median over the runs. Processes in turns make their engines at the same time, and none
     measures before both have.
     """
+    from asv_bench.workloads.drive import run_workload
+
     turns = own_turns()
     if PLACES[model][0] == "cpu":
         effort = IN_TURNS if turns.are_shared else ON_CPU
     else:
         effort = TRIAL_ON_GPU if os.environ.get(TRIAL_VARIABLE) else ON_GPU
     engine = make_engine()
+    # The other makes its own meanwhile, and passes on once it has.
     turns.wait()
-    samples = repeated(engine, workload, PROMPT_IDS[model], effort)
+    samples: list[RunSample] = []
+    while len(samples) < effort.fewest or (
+        len(samples) < effort.most and sum(sample.wall_s for sample in samples) < effort.seconds
+    ):
+        turns.pass_on()
+        turns.wait()
+        samples.append(run_workload(engine, workload, PROMPT_IDS[model]))
     turns.pass_on()
     windows = [figures_of(sample) for sample in samples]
     least = min(windows, key=itemgetter("step_time"))

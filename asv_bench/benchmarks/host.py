@@ -215,22 +215,21 @@ class GpuStartup(SharesRuns):
 
 
 def _way_to_append(blocks: KVBlockManager, way: str, batch: int) -> Callable[[], object]:
-    if way == "array":
-        last_blocks = np.full(batch, -1, np.int32)
-
-        def append_array() -> None:
-            np.copyto(last_blocks, blocks.append_to_last_blocks(last_blocks).block_index)
-
-        return append_array
+    last_blocks = np.full(batch, -1, np.int32)
     sequences: list[list[int]] = [[] for _ in range(batch)]
-    if way == "batch":
-        return lambda: blocks.append_token_batch(sequences)
+
+    def append_array() -> None:
+        np.copyto(last_blocks, blocks.append_to_last_blocks(last_blocks).block_index)
 
     def append_one_by_one() -> None:
         for sequence in sequences:
             blocks.append_token(sequence)
 
-    return append_one_by_one
+    return {
+        "one_by_one": append_one_by_one,
+        "batch": lambda: blocks.append_token_batch(sequences),
+        "array": append_array,
+    }[way]
 
 
 def _measure_steps(batch: int) -> dict[str, Windowed]:

@@ -43,10 +43,6 @@ class Workload:
     model: str | None = None
     small_model: str | None = None
 
-    def prompt_length(self, index: int) -> int:
-        """Tokens in the prompt of request `index`."""
-        return self.prompt_lengths[index % len(self.prompt_lengths)]
-
     def new_length(self, index: int) -> int:
         """Tokens that request `index` generates."""
         lengths = self.new_lengths or (self.new_tokens,)
@@ -55,7 +51,10 @@ class Workload:
     @property
     def requests(self) -> list[tuple[int, int]]:
         """Tokens of each request's prompt, and new ones."""
-        return [(self.prompt_length(at), self.new_length(at)) for at in range(self.num_requests)]
+        lengths = self.prompt_lengths
+        return [
+            (lengths[at % len(lengths)], self.new_length(at)) for at in range(self.num_requests)
+        ]
 
     @property
     def generated_tokens(self) -> int:
