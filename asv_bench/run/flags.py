@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import re
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple
@@ -17,99 +14,81 @@ from asv_bench.errors import Refused
 
 _MOST = 1_000_000_000
 """No count of anything is larger; a number of 400 digits is no count."""
-_KINDS = {"bool": bool, "int": int, "float": float, "str": str, "Literal": str}
-_NAMES = {
-    "model": "--hf-model-id --checkpoint-path",
-    "admission": "--prefill-admission-policy",
-    "admission_lookahead": "--prefill-admission-lookahead",
-    "force_fifo_every": "--prefill-force-fifo-every",
-    "max_new_tokens": "--new-tokens",
-    "ignore_eos": "--no-stop-on-eos/--stop-on-eos",
-}
-"""Older names of flags."""
-_LEAST = {"steps_in_flight": 0, "seed": None, "top_k": 0, "temperature": 0, "top_p": None}
-"""The smallest value of a field of the engine's, where it is not 1."""
-_UNSET = {
-    "model": "(default: random:gpt2 on a GPU, random:gpt2-tiny on a CPU).",
-    "max_batch_size": "(default: the workload's).",
-    "prefix_cache": "(default: no).",
-    "admission_lookahead": "(with pack).",
-    "force_fifo_every": "(with pack).",
-    "max_new_tokens": "(default: the workload's).",
-    "temperature": "(default: 0).",
-    "top_k": "(with a temperature).",
-    "top_p": "(with a temperature).",
-    "ignore_eos": "(default: yes).",
-}
-"""Fields without a value unless their flag is given, and what the help says of that."""
+_UNSET = "(default: the workload's)"
 
 
 class Flag(NamedTuple):
-    """The type of a flag's value, the value without it, its help and the smallest number."""
+    """A flag: the type of its value, the value without it, its help."""
 
     kind: Any
     default: Any
     help: str
-    least: float | None = None
-
-
-def engine_flags(owner: str) -> dict[str, Flag]:
-    """A flag for each field of `EngineConfig` or `SamplingParams`.
-
-    The fields are read in the source of the engine that would be imported, of whatever commit: its
-    import takes seconds, needs torch, and must come after --nvtx. Where it cannot be read there are
-    none, as commands that measure another one are no worse for it.
-    """
-    try:
-        spec = find_spec("engine")
-        face = Path(spec.origin or "") if spec is not None else Path()
-        (module,) = (
-            str(line.module)
-            for line in _parsed(face)
-            if isinstance(line, ast.ImportFrom) and owner in [name.name for name in line.names]
-        )
-        source = face.parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
-        classes = [node for node in _parsed(source) if isinstance(node, ast.ClassDef)]
-        (made,) = (node for node in classes if node.name == owner)
-    except (OSError, SyntaxError, ValueError):
-        return {}
-    return _flags_of(made)
-
-
-def _parsed(path: Path) -> list[ast.stmt]:
-    return ast.parse(path.read_text(encoding="utf-8")).body
-
-
-def _flags_of(owner: ast.ClassDef) -> dict[str, Flag]:
-    """The help of a field is its first sentence in the class's docstring."""
-    docstring = ast.get_docstring(owner) or ""
-    flags: dict[str, Flag] = {}
-    for line in owner.body:
-        if not isinstance(line, ast.AnnAssign):
-            continue
-        name = ast.unparse(line.target)
-        kind = _KINDS.get(re.split(r"\W", ast.unparse(line.annotation))[0])
-        # A request draws by the engine's seed and its own number.
-        if kind is None or (name == "seed" and owner.name == "SamplingParams"):
-            continue
-        found = re.search(rf"^{name}\n((?:    .*\n?)+)", docstring, re.MULTILINE)
-        said = " ".join(found[1].split()).partition(". ")[0].rstrip(".") if found else ""
-        least = _LEAST.get(name, 1) if kind in (int, float) else None
-        if name in _UNSET:
-            flags[name] = Flag(kind, None, f"{said} {_UNSET[name]}", least)
-        else:
-            flags[name] = Flag(kind, getattr(line.value, "value", None), f"{said}.", least)
-    return flags
+    least: float | None = 1  # of a number
+    older: str = ""  # names that it also has
 
 
 PANELS: dict[str, dict[str, Flag]] = {
-    "Engine": engine_flags("EngineConfig"),
-    "Sampling": engine_flags("SamplingParams"),
+    # An engine of another commit has defaults of its own: of its fields, only what was given is
+    # passed on. To import the engine for its fields would take seconds, and come before --nvtx.
+    "Engine": {
+        "model": Flag(
+            str,
+            None,
+            "Hub id, directory, or random:NAME (default: random:gpt2 on a GPU, else gpt2-tiny).",
+            older="--hf-model-id --checkpoint-path",
+        ),
+        "device": Flag(str, "auto", "auto, cpu, cuda or cuda:N."),
+        "dtype": Flag(str, "auto", "auto, float32, float16 or bfloat16."),
+        "block_size": Flag(int, 64, "Tokens per KV block."),
+        "max_batch_size": Flag(int, None, f"Sequences that run at once {_UNSET}."),
+        "max_model_len": Flag(int, None, f"Tokens of the longest sequence {_UNSET}."),
+        "num_kv_blocks": Flag(int, None, f"Blocks in the KV cache {_UNSET}."),
+        "prefix_cache": Flag(bool, None, "Keep blocks of prompts for later ones (default: no)."),
+        "decode": Flag(str, "auto", "graph (CUDA graphs), eager (kernel by kernel) or auto."),
+        "fuse": Flag(bool, True, "Decode with fused kernels where they run the model."),
+        "admission": Flag(
+            str,
+            "fifo",
+            "fifo, or pack: looks ahead for prompts that fill the budget.",
+            older="--prefill-admission-policy",
+        ),
+        "admission_lookahead": Flag(
+            int, None, "Waiting requests that pack looks at.", older="--prefill-admission-lookahead"
+        ),
+        "force_fifo_every": Flag(
+            int,
+            None,
+            "Rounds after which pack admits in order.",
+            older="--prefill-force-fifo-every",
+        ),
+        "prefill_max_tokens": Flag(int, None, "Prompt tokens computed per step at most."),
+        "prefill_max_batch_size": Flag(int, None, "Sequences in one prefill launch at most."),
+        "max_active_requests": Flag(int, None, "Requests that hold a row at once."),
+        "max_inflight_requests": Flag(int, None, "Unfinished requests; others are held back."),
+        "decode_first": Flag(bool, False, "Launch a step's decode before its prefill."),
+        "steps_in_flight": Flag(int, None, "Launches whose tokens the host need not await.", 0),
+        "seed": Flag(int, 0, "Seeds random weights and sampling.", None),
+        "threads": Flag(int, None, "Threads of torch's operators on the CPU."),
+    },
+    "Sampling": {
+        "max_new_tokens": Flag(int, None, f"Tokens to generate {_UNSET}.", older="--new-tokens"),
+        "temperature": Flag(float, None, "Sample with this temperature (default: 0, greedy).", 0),
+        "top_k": Flag(int, None, "Sample among so many tokens; 0: all (with a temperature).", 0),
+        "top_p": Flag(
+            float, None, "Sample among the likeliest up to this sum (with a temperature).", None
+        ),
+        "ignore_eos": Flag(
+            bool,
+            None,
+            "Go on after the end (default: yes).",
+            older="--no-stop-on-eos/--stop-on-eos",
+        ),
+    },
     "Prompts": {
         "quick": Flag(bool, False, "The workload scaled down to seconds on two cores."),
-        "batch": Flag(int, None, "Sequences that run at once, and requests unless given.", 1),
-        "num_requests": Flag(int, None, "Requests in a run.", 1),
-        "prompt_len": Flag(int, None, "Tokens of every prompt.", 1),
+        "batch": Flag(int, None, "Sequences that run at once, and requests unless given."),
+        "num_requests": Flag(int, None, "Requests in a run."),
+        "prompt_len": Flag(int, None, "Tokens of every prompt."),
         "prompt": Flag(str, None, "Text of every prompt."),
         "prompts": Flag(list[str], None, "Text of one prompt, given once for each."),
         "prompt_repeats": Flag(str, None, 'Repeats of prompts, dealt out in turn, such as "1,4".'),
@@ -127,13 +106,12 @@ PANELS: dict[str, dict[str, Flag]] = {
             None,
             "Tokens handed to a request's reader at a time; timings stay per token "
             "(default: 1 where the workload streams, else tokens are not read).",
-            1,
         ),
     },
     "Runs and output": {
         "mode": Flag(str, "online", "naive, online, offline or all."),
         "warmup_runs": Flag(int, 1, "Unmeasured runs before the others.", 0),
-        "repeat_runs": Flag(int, 3, "Measured runs.", 1),
+        "repeat_runs": Flag(int, 3, "Measured runs."),
         "keep_prefix_cache_across_runs": Flag(
             bool, False, "Runs share one engine and its prefix cache; otherwise each starts empty."
         ),
@@ -167,11 +145,6 @@ class RunFlags(SimpleNamespace):
     def __init__(self, **given: Any) -> None:
         flags = (one for panel in PANELS.values() for one in panel.items())
         super().__init__(**({name: flag.default for name, flag in flags} | given))
-
-    def __getattr__(self, name: str) -> None:
-        """A field that this engine lacks is one that was not given."""
-        if name.startswith("_"):
-            raise AttributeError(name)
 
 
 def plain_flags(given: RunFlags) -> RunFlags:
@@ -229,13 +202,14 @@ def with_flags(
 def _annotation(name: str, flag: Flag, panel: str) -> Any:
     """What typer makes an option of; a switch that is off by default has no flag to turn it off."""
     word = name.replace("_", "-")
+    is_number = flag.kind in (int, float)
     is_on_and_off = flag.kind is bool and flag.default is not False
     option = typer.Option(
         f"--{word}/--no-{word}" if is_on_and_off else f"--{word}",
-        *_NAMES.get(name, "").split(),
+        *flag.older.split(),
         help=flag.help,
-        min=flag.least,
-        max=None if flag.least is None else _MOST,
+        min=flag.least if is_number else None,
+        max=_MOST if is_number and flag.least is not None else None,
         rich_help_panel=panel,
     )
     return Annotated[flag.kind if flag.default is not None else flag.kind | None, option]

@@ -17,7 +17,7 @@ from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import chosen_device
 from asv_bench.run.flags import PANELS, RunFlags
 from asv_bench.workloads.drive import Feed
-from asv_bench.workloads.named import BLOCK_SIZE, HELLO, WORKLOADS, Workload, workload_named
+from asv_bench.workloads.named import HELLO, WORKLOADS, Workload, workload_named
 from asv_bench.workloads.prompts import (
     DEFAULT_TEXT,
     PromptPlan,
@@ -87,7 +87,7 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
     """
     base = workload_named(name)
     _refuse_what_cannot_be(flags)
-    device = chosen_device(flags.device or "auto")
+    device = chosen_device(flags.device)
     if flags.decode == "graph" and not device.startswith("cuda"):
         flag = "--decode graph" if command == "run" else "--cuda-graph"
         raise Refused(
@@ -123,9 +123,9 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
 
 
 def _given(flags: RunFlags, panel: str) -> dict[str, Any]:
-    """The flags of a panel that have a value."""
+    """The flags of a panel that have another value than without them."""
     values = {name: getattr(flags, name) for name in PANELS[panel]}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: one for name, one in values.items() if one != PANELS[panel][name].default}
 
 
 def _refuse_what_cannot_be(flags: RunFlags) -> None:
@@ -226,7 +226,7 @@ def _shaped(base: Workload, plan: PromptPlan) -> Workload:
 
 
 def _engine_fields(flags: RunFlags, workload: Workload, device: str) -> dict[str, Any]:
-    settings = workload.engine_settings(flags.block_size or BLOCK_SIZE)
+    settings = workload.engine_settings(flags.block_size)
     if flags.prefix_cache:
         # Twice the room: the prefix cache keeps blocks of finished requests.
         settings["num_kv_blocks"] *= 2
