@@ -111,10 +111,16 @@ class OfModel(SharesRuns):
             raise SkipNotImplemented(self.not_on_cpu)
 
 
-def run_of(name: str, model: str) -> Run:
-    """The run of a named workload: in full with the GPU's model, small with the CPU's."""
-    workload = WORKLOADS[name] if model == GPU_MODEL else WORKLOADS[name].quick()
-    return f"{workload.name}-{model}", lambda: measure(workload, model)
+class OfWorkload(OfModel):
+    """Base of benchmarks of a named workload; see `asv_bench.workloads.named`."""
+
+    workload = ""
+
+    def run(self, model: str, *others: Any) -> Run:
+        """The workload in full with the GPU's model, small with the CPU's."""
+        named = WORKLOADS[self.workload]
+        workload = named if model == GPU_MODEL else named.quick()
+        return f"{workload.name}-{model}", lambda: measure(workload, model)
 
 
 def steady_step_s(sample: RunSample) -> float:

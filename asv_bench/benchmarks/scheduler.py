@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from .engine_runs import OVER_FLOOR, OVER_TOKENS, STEP, OfModel, run_of
-from .sharing import Run, shared
+from .engine_runs import OVER_FLOOR, OVER_TOKENS, STEP, OfWorkload
+from .sharing import shared
 
 
-class _Workload(OfModel):
-    """Figures of one named workload; see `asv_bench.workloads.named` for what each submits."""
-
-    workload = ""
-
-    def run(self, model: str) -> Run:
-        return run_of(self.workload, model)
-
+class _Workload(OfWorkload):
     track_seconds_per_token = shared("seconds_per_token", OVER_TOKENS)
     track_step_time = shared("step_time", STEP)
     track_tpot = shared("tpot", "Time per output token: median over requests.")

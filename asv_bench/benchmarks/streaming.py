@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .engine_runs import MODELS, OVER_FLOOR, OVER_TOKENS, STEP, OfModel, run_of
-from .sharing import Run, shared
+from .engine_runs import MODELS, OVER_FLOOR, OVER_TOKENS, STEP, OfWorkload
+from .sharing import shared
 
 
-class Streaming(OfModel):
+class Streaming(OfWorkload):
     """Requests whose prompts differ in length, so that their positions differ."""
 
-    def run(self, model: str) -> Run:
-        return run_of("streaming", model)
-
+    workload = "streaming"
     track_seconds_per_token = shared("seconds_per_token", OVER_TOKENS)
     track_step_time = shared("step_time", STEP)
     track_time_over_floor = shared("time_over_floor", OVER_FLOOR, unit="floors")
 
 
-class StreamingLatency(OfModel):
+class StreamingLatency(OfWorkload):
     """Latencies of the same run: percentiles over requests, of ITL over gaps."""
 
     params = (MODELS, ["p50", "p95", "p99"])
     param_names: ClassVar = ["model", "percentile"]
-
-    def run(self, model: str, percentile: str) -> Run:
-        return run_of("streaming", model)
+    workload = "streaming"
 
     def named(self, figure: str, model: str, percentile: str) -> str:
         return figure if percentile == "p50" else f"{figure}_{percentile}"
