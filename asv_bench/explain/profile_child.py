@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.workloads.drive import run_requests
-from asv_bench.workloads.named import Workload, WorkloadTask
+from asv_bench.workloads.named import Workload, workload_named
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -29,13 +29,27 @@ _MARGIN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window(WorkloadTask):
-    """What to decode under a profiler."""
+class Window:
+    """What to decode under a profiler: a named workload, in full or scaled down."""
 
+    workload: str
+    quick: bool
+    model: str
+    device: str
+    dtype: str = "auto"
     decode: str
     steps: int
     trace: str = ""  # where the trace goes
     skip: int = 0  # steps of the full batch before the window, so that its contexts are longer
+
+    def to_argument(self) -> str:
+        """The window as the process's argument."""
+        return json.dumps(asdict(self))
+
+    def shape(self) -> Workload:
+        """The workload as it is to be run."""
+        workload = workload_named(self.workload)
+        return workload.quick() if self.quick else workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -240,26 +240,23 @@ class StreamReader:
     ) -> None:
         self._interval = interval
         self._to_text = to_text
-        self._pending: dict[int, list[int]] = {}
-        self._delivered_s: dict[int, list[float]] = {}
+        self._pending: defaultdict[int, list[int]] = defaultdict(list)
+        self._delivered_s: defaultdict[int, list[float]] = defaultdict(list)
 
     def receive(self, events: Sequence[TokenEvent]) -> None:
         """Take the events of one step and deliver what is due."""
         for event in events:
-            pending = self._pending.setdefault(event.request_id, [])
+            pending = self._pending[event.request_id]
             if event.token_id is not None:
                 pending.append(event.token_id)
             finished = event.finish_reason is not None
             if pending and (finished or len(pending) >= self._interval):
-                self._deliver(event.request_id, pending)
+                if self._to_text is not None:
+                    self._to_text(pending)
+                self._delivered_s[event.request_id].append(time.perf_counter())
+                pending.clear()
             if finished:
                 del self._pending[event.request_id]
-
-    def _deliver(self, request_id: int, token_ids: list[int]) -> None:
-        if self._to_text is not None:
-            self._to_text(token_ids)
-        self._delivered_s.setdefault(request_id, []).append(time.perf_counter())
-        token_ids.clear()
 
     def gaps_ms(self) -> Summary:
         """Gaps between consecutive deliveries of a request: not ITL, which is per token."""

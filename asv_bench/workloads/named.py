@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +54,6 @@ class Workload:
         return [
             (lengths[at % len(lengths)], self.new_length(at)) for at in range(self.num_requests)
         ]
-
-    @property
-    def generated_tokens(self) -> int:
-        """Tokens that all requests generate."""
-        return sum(new for _, new in self.requests)
 
     @property
     def max_length(self) -> int:
@@ -264,26 +258,6 @@ WORKLOADS: dict[str, Workload] = {
     )
 }
 HEADLINE_WORKLOADS = ("scheduler", "streaming", "wide", "single")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadTask:
-    """A workload, in full or scaled down, and the model to run it with in a process of its own."""
-
-    workload: str
-    quick: bool
-    model: str
-    device: str
-    dtype: str = "auto"
-
-    def to_argument(self) -> str:
-        """The task as the process's argument."""
-        return json.dumps(asdict(self))
-
-    def shape(self) -> Workload:
-        """The workload as it is to be run."""
-        workload = workload_named(self.workload)
-        return workload.quick() if self.quick else workload
 
 
 def workload_named(name: str) -> Workload:
