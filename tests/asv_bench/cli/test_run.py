@@ -80,14 +80,6 @@ def test_every_workload_is_listed_and_can_be_run() -> None:
     assert set(group.commands["run"].commands) == {*WORKLOADS, "headline"}
 
 
-def test_a_preset_is_the_workload_that_it_is_called_after(tmp_path: Path) -> None:
-    preset = measured(tmp_path)
-    run = measured(tmp_path, command="run scheduler")
-    assert (preset["command"], run["command"]) == ("scheduler", "run")
-    for part in ("workload", "engine", "sampling", "modes", "flags"):
-        assert preset["settings"][part] == run["settings"][part]
-
-
 def test_flags_are_shown_with_the_panel_of_what_they_fill() -> None:
     shown = CliRunner().invoke(build_app(), ["run", "wide", "--help"], env={"COLUMNS": "120"})
     panels = [line.strip("╭╮─ ") for line in shown.output.splitlines() if line.startswith("╭")]
@@ -164,7 +156,8 @@ def test_the_record_holds_samples_machine_and_settings(tmp_path: Path) -> None:
 
 
 def test_all_modes_generate_the_same_tokens(tmp_path: Path) -> None:
-    content = measured(tmp_path, "--mode=all")
+    content = measured(tmp_path, "--mode=all", command="run scheduler")
+    assert content["command"] == "run"
     assert list(content["results"]["modes"]) == ["naive", "online", "offline"]
     assert len({sample["token_digest"] for sample in content["samples"]}) == 1
 
