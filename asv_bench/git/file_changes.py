@@ -6,16 +6,14 @@ The user's repository is only read: commits of parts lie in a repository of thei
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.git.repository import Repository
+from asv_bench.git.repository import Repository, quoted
 
-_NOTHING = "0" * 6
 _PROSE = {".md", ".rst", ".adoc", ".svg", ".png", ".jpg", ".jpeg", ".gif", ".webp"}
 _PROSE_NAMES = {"authors", "changelog", "changes", "history", "license", "news", "notice", "readme"}
-_PROSE_FOLDERS = {"doc", "docs"}
 _PERSON = {
     f"GIT_{role}_{field}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -29,33 +27,28 @@ _PERSON = {
 
 
 @dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """A file, link or submodule that a change puts at a path; mode 0 takes it away."""
-
-    path: str
-    mode: str
-    name: str  # of its object
-
-
-@dataclass(frozen=True, slots=True)
 class FileChange:
     """One change of a commit, that is made as a whole: to a file, or to several where paths clash.
 
     A renamed file is one change, that takes the old path away and puts the new one there.
     """
 
-    entries: tuple[IndexEntry, ...]
+    paths: tuple[str, ...]  # all that it touches
+    index_info: str  # what `git update-index -z --index-info` makes it of
     label: str
-
-    @property
-    def paths(self) -> list[str]:
-        """All that it touches."""
-        return [entry.path for entry in self.entries]
 
     @property
     def is_prose(self) -> bool:
         """Whether programs hardly ever read what it touches: documents, pictures, change logs."""
         return all(map(_is_prose, self.paths))
+
+    def clashes_with(self, other: FileChange) -> bool:
+        """Whether one needs the path of the other as a folder, or its end."""
+        return any(
+            f"{one}/".startswith(f"{two}/") or f"{two}/".startswith(f"{one}/")
+            for one in self.paths
+            for two in other.paths
+        )
 
 
 def changes_between(base: str, head: str, repository: Repository) -> list[FileChange]:
@@ -71,15 +64,17 @@ def changes_between(base: str, head: str, repository: Repository) -> list[FileCh
     )
     changes: list[FileChange] = []
     for head_of_line in fields:
-        _, mode, _, name, kind = head_of_line.removeprefix(":").split(" ")
+        _, mode, gone, name, kind = head_of_line.removeprefix(":").split(" ")
         path = next(fields)
+        change = FileChange((path,), f"{mode} {name}\t{path}\0", path)
         if kind[0] == "R":
             new = next(fields)
-            entries = (IndexEntry(path, _NOTHING, "0" * len(name)), IndexEntry(new, mode, name))
-            changes.append(FileChange(entries, f"{path} → {new}"))
-        else:
-            changes.append(FileChange((IndexEntry(path, mode, name),), path))
-    return _without_clashes(changes)
+            moved = f"000000 {'0' * len(gone)}\t{path}\0{mode} {name}\t{new}\0"
+            change = FileChange((path, new), moved, f"{path} → {new}")
+        clashing = [one for one in changes if one.clashes_with(change)]
+        changes = [one for one in changes if one not in clashing]
+        changes.append(_together([*clashing, change]))
+    return changes
 
 
 class PartCommits:
@@ -107,51 +102,29 @@ class PartCommits:
         borrowed = self.repository.path / "objects" / "info" / "alternates"
         borrowed.parent.mkdir(exist_ok=True)
         places = (self._written.path / "objects", users)
-        borrowed.write_text("".join(f"{_quoted(place.resolve())}\n" for place in places))
+        borrowed.write_text("".join(f"{quoted(place.resolve())}\n" for place in places))
 
     def commit(self, changes: Sequence[FileChange]) -> str:
         """The full hash of the base with these changes made; GitError if git cannot make it."""
-        entries = [entry for change in changes for entry in change.entries]
-        lines = [f"{entry.mode} {entry.name}\t{entry.path}\0" for entry in entries]
         ask = self.repository.ask
         ask("read-tree", self._base, variables=self._index)
-        given = os.fsencode("".join(lines))
+        given = os.fsencode("".join(change.index_info for change in changes))
         ask("update-index", "-z", "--index-info", given=given, variables=self._index)
         tree = self._written.line("write-tree", "--missing-ok", variables=self._index)
         message = "a part of a commit"
         return self._written.line("commit-tree", "-m", message, tree, variables=_PERSON)
 
 
-def _without_clashes(changes: Sequence[FileChange]) -> list[FileChange]:
-    """The same with those made one of which needs the path of another as a folder, or its end."""
-    found: list[FileChange] = []
-    for change in changes:
-        clashing = [one for one in found if _clash(one.paths, change.paths)]
-        together = [*clashing, change]
-        entries = tuple(entry for one in together for entry in one.entries)
-        label = ", ".join(one.label for one in together)
-        found = [one for one in found if one not in clashing] + [FileChange(entries, label)]
-    return found
-
-
-def _clash(first: Collection[str], second: Collection[str]) -> bool:
-    return any(
-        one.startswith(f"{other}/") or other.startswith(f"{one}/") or one == other
-        for one in first
-        for other in second
+def _together(changes: Sequence[FileChange]) -> FileChange:
+    return FileChange(
+        tuple(path for change in changes for path in change.paths),
+        "".join(change.index_info for change in changes),
+        ", ".join(change.label for change in changes),
     )
-
-
-def _quoted(path: Path) -> str:
-    """A path as git's list of borrowed objects takes it."""
-    text = str(path)
-    if text.isprintable() and not set('"\\#') & set(text):
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def _is_prose(path: str) -> bool:
     *folders, name = path.lower().split("/")
     stem, dot, suffix = name.partition(".")
     is_document = stem in _PROSE_NAMES and dot + suffix in ("", ".txt")
-    return is_document or Path(name).suffix in _PROSE or bool(_PROSE_FOLDERS & set(folders[:1]))
+    return is_document or Path(name).suffix in _PROSE or folders[:1] in (["doc"], ["docs"])

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -45,6 +45,7 @@ _NOT_A_REPOSITORY = b"not a git repository"
 _UNKNOWN = b"Needed a single revision"
 _AMBIGUOUS = b"is ambiguous"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_FIELDS = "--format=%x00%H%x00%an%x00%P%x00%s"
 _FULL_HASH = re.compile(r"\b[0-9a-f]{40}(?:[0-9a-f]{24})?\b")
 
 
@@ -161,47 +162,45 @@ class Repository:
     def commits(self, hashes: Iterable[str]) -> dict[str, Commit]:
         """The commits of full hashes, in their order; what the repository lacks is left out."""
         wanted = [commit for commit in dict.fromkeys(hashes) if _FULL_HASH.fullmatch(commit)]
-        contents = self.objects(wanted, missing_is_fine=True)
-        return {
-            name: _commit(name, content)
-            for name, (kind, content) in zip(wanted, contents, strict=True)
-            if kind == "commit"
+        given = "".join(f"{commit}\n" for commit in wanted).encode()
+        options = ("--no-walk=unsorted", "--ignore-missing", "--encoding=UTF-8", _FIELDS)
+        # A line with the hash precedes the fields; neither holds a NUL, nor a subject a newline.
+        _, *fields = self.ask("rev-list", *options, "--stdin", given=given).split(b"\0")
+        found = {
+            name.decode(): Commit(
+                name.decode(),
+                _readable(rest.partition(b"\n")[0]),
+                _readable(author),
+                tuple(parents.decode().split()),
+            )
+            for name, author, parents, rest in zip(*[iter(fields)] * 4, strict=True)
         }
+        return {name: found[name] for name in wanted if name in found}
 
-    def objects(
-        self, names: list[str], *, missing_is_fine: bool = False, real: bool = False
-    ) -> list[tuple[str, bytes]]:
-        """Kinds and contents of objects, given by full hashes, in their order.
-
-        Where `missing_is_fine`, one that is missing has the kind "missing"; else it is a GitError.
-        `real` reads the objects themselves, not what `git replace` puts in their place.
-        """
+    def blobs(self, names: Sequence[str]) -> list[bytes]:
+        """The contents of files, given by full hashes; not what `git replace` puts there."""
         asked = "".join(f"{name}\n" for name in names).encode()
-        printed = io.BytesIO(
-            self.ask("cat-file", "--batch", given=asked, variables=AS_IT_IS if real else {})
-        )
-        found: list[tuple[str, bytes]] = []
+        printed = io.BytesIO(self.ask("cat-file", "--batch", given=asked, variables=AS_IT_IS))
+        found: list[bytes] = []
         for name in names:
-            kind, *size = printed.readline().decode().split()[1:]
-            if not (size or missing_is_fine):
+            _, kind, *size = printed.readline().decode().split()
+            if kind != "blob":
                 raise GitError(f"the repository at {self.path} lacks the object {name}.")
-            found.append((kind, printed.read(int(size[0])) if size else b""))
-            if size:
-                printed.readline()
+            found.append(printed.read(int(size[0])))
+            printed.readline()
         return found
 
     def tags(self) -> dict[str, str]:
         """The commits that tags name, by the tag's name; tags of other things are left out."""
-        listed = self.ask("for-each-ref", "--sort=taggerdate", "--format=%(refname)", "refs/tags/")
+        shown = "%(objecttype) %(objectname) %(*objecttype) %(*objectname) %(refname:strip=2)"
+        listed = self.ask("for-each-ref", "--sort=taggerdate", f"--format={shown}", "refs/tags/")
+        found: dict[str, str] = {}
         # Not `splitlines`: a tag's name may hold what else ends lines.
-        tags = os.fsdecode(listed).split("\n")[:-1]
-        asked = b"".join(os.fsencode(f"{tag}^{{commit}}\n") for tag in tags)
-        answers = self.ask("cat-file", "--batch-check", given=asked).split(b"\n")
-        return {
-            tag.removeprefix("refs/tags/"): answer.decode().split(" ")[0]
-            for tag, answer in zip(tags, answers, strict=False)
-            if re.fullmatch(rb"[0-9a-f]+ commit \d+", answer)
-        }
+        for line in os.fsdecode(listed).split("\n")[:-1]:
+            kind, commit, kind_of_tagged, tagged, tag = line.split(" ", 4)
+            if "commit" in (kind, kind_of_tagged):
+                found[tag] = tagged or commit
+        return found
 
     def write_files(self, commit: str, folder: Path) -> list[str]:
         """Write all files of a commit to an empty folder as a checkout does, filters included.
@@ -265,37 +264,12 @@ def git_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     return variables
 
 
-def _commit(name: str, content: bytes) -> Commit:
-    head, _, message = content.partition(b"\n\n")
-    headers: dict[bytes, list[bytes]] = {}
-    for line in head.split(b"\n"):
-        key, _, value = line.partition(b" ")
-        headers.setdefault(key, []).append(value)
-    encoding = headers.get(b"encoding", [b"utf-8"])[0]
-    author = headers.get(b"author", [b""])[0].partition(b"<")[0]
-    return Commit(
-        name,
-        _subject(_read(message, encoding)),
-        _read(author, encoding).strip(),
-        tuple(parent.decode() for parent in headers.get(b"parent", [])),
-    )
+def quoted(path: Path | str) -> str:
+    """A path in quotation marks, as git takes it."""
+    escaped = str(path).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return f'"{escaped}"'
 
 
-def _read(text: bytes, encoding: bytes) -> str:
-    try:
-        read = text.decode(encoding.decode("ascii"), errors="replace")
-    except (LookupError, ValueError):  # no such encoding, or none of texts
-        read = text.decode(errors="replace")
-    # A terminal would obey them, and pages may not hold them.
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", read)
-
-
-def _subject(message: str) -> str:
-    """The first paragraph in one line; lines end at newlines only."""
-    lines: list[str] = []
-    for line in message.split("\n"):
-        if line.strip():
-            lines.append(line.strip(" \t"))
-        elif lines:
-            break
-    return " ".join(lines)
+def _readable(text: bytes) -> str:
+    """A text without what a terminal would obey, and pages may not hold."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.decode(errors="replace")).strip()

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asv_bench.git.repository import GitError, NoRepository, Repository
-from asv_bench.git.tree_entries import FOLDER, SUBMODULE, read_entry
+from asv_bench.git.commit_tree import FOLDER, SUBMODULE, read_entry
+from asv_bench.git.repository import GitError, NoRepository, Repository, quoted
 from asv_bench.process.contract import MEASURED_PACKAGES
 
 RULER_PATHS = ("asv_bench", "asv.conf.json")
@@ -112,15 +112,12 @@ def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKA
     ]
     # Dated by its newest file, so that the hash says what was measured and not when.
     newest = max((int((top / name).lstat().st_mtime) for name in names), default=0)
-    person = f"kvtrail <kvtrail@localhost> {newest} +0000"
-    message = "working tree"
-    script = [
-        f"feature done\ncommit refs/heads/main\nauthor {person}\ncommitter {person}\n"
-        f"data {len(message)}\n{message}\n".encode(),
-        *(_entry(top, name) for name in names),
-        b"done\n",
-    ]
-    scratch.ask("fast-import", "--quiet", "--force", given=b"".join(script))
+    head = (
+        f"feature done\ncommit refs/heads/main\n"
+        f"committer kvtrail <kvtrail@localhost> {newest} +0000\ndata 12\nworking tree\n"
+    )
+    script = b"".join([head.encode(), *(_entry(top, name) for name in names), b"done\n"])
+    scratch.ask("fast-import", "--quiet", "--force", given=script)
     return scratch.line("rev-parse", "--verify", "refs/heads/main")
 
 
@@ -142,13 +139,12 @@ def _listed(root: Path, scratch: Repository, present: Sequence[str]) -> list[str
 def _entry(root: Path, name: str) -> bytes:
     """A file, a link or a submodule of the working tree, as fast-import takes it."""
     entry = read_entry(root / name, name)
-    escaped = name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    quoted = b'"' + os.fsencode(escaped) + b'"'
+    path = os.fsencode(quoted(name))
     if entry.mode == FOLDER:
         try:
             head = Repository(root / name).line("rev-parse", "--verify", "HEAD")
         except NoRepository:  # a submodule that is not checked out is the one of the index
             head = Repository(root).line("rev-parse", "--verify", f":0:{name}")
-        return b"M %s %s %s\n" % (SUBMODULE.encode(), head.encode(), quoted)
+        return b"M %s %s %s\n" % (SUBMODULE.encode(), head.encode(), path)
     mode, content = entry.mode.encode(), entry.content
-    return b"M %s inline %s\ndata %d\n%s\n" % (mode, quoted, len(content), content)
+    return b"M %s inline %s\ndata %d\n%s\n" % (mode, path, len(content), content)

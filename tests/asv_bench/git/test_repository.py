@@ -64,7 +64,7 @@ def commit_of(root: Path, message: bytes, headers: bytes = b"", author: bytes = 
         (b"J\xfcrgen's\n", b"encoding undefined\n", "J\ufffdrgen's"),
         (b"", b"", ""),
         (b"\n\n  first\nsecond  \n\nbody\n", b"", "first second"),
-        (b"\x1b[31mred\x00\n", b"", "\ufffd[31mred\ufffd"),
+        (b"\x1b[31mred\x07\n", b"", "\ufffd[31mred\ufffd"),
         (b"signed\n", b"gpgsig -----BEGIN\n \n nothing\n -----END\n", "signed"),
     ],
     ids=repr,

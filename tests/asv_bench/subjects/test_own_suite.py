@@ -170,7 +170,7 @@ def test_an_interrupted_unpacking_leaves_nothing(
         raise KeyboardInterrupt
 
     suite = OwnSuite(toy.root)
-    monkeypatch.setattr(commit_tree.CommitTree, "remarks", interrupt)
+    monkeypatch.setattr(commit_tree, "_fill", interrupt)
     with pytest.raises(KeyboardInterrupt):
         suite.folder_of(toy.commits[0])
     assert not list((toy.root / ".asv" / "verdicts" / "commits").iterdir())
