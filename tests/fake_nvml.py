@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-NAMES, UUIDS = (b"NVIDIA H200", b"NVIDIA L4"), (b"GPU-aa", b"GPU-bb")
+NAMES, UUIDS = ("NVIDIA H200", "NVIDIA L4"), ("GPU-aa", "GPU-bb")
 
 
 class FakeNvml(ModuleType):
@@ -19,7 +18,6 @@ class FakeNvml(ModuleType):
 
     def __init__(self, pids: tuple[int, ...] = (), busy_percent: int = 0) -> None:
         super().__init__("pynvml")
-        self.__spec__ = ModuleSpec("pynvml", None)
         self.users = 0
         self.is_driverless = False
         self.answers = {
@@ -34,7 +32,7 @@ class FakeNvml(ModuleType):
             "ComputeRunningProcesses": lambda gpu: [SimpleNamespace(pid=pid) for pid in pids],
             "UtilizationRates": lambda gpu: SimpleNamespace(gpu=busy_percent),
             "HandleByIndex": lambda index: index,
-            "HandleByUUID": lambda uuid: UUIDS.index(uuid.encode()),
+            "HandleByUUID": lambda uuid: UUIDS.index(uuid),
             "EnforcedPowerLimit": self._refuse,
         }
 

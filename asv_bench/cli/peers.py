@@ -19,6 +19,7 @@ from asv_bench.measure.log import conditions
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
+from asv_bench.output.record import command_line
 from asv_bench.packages import require_packages
 from asv_bench.peers.catalog import KVTRAIL, find_peers
 from asv_bench.peers.contest import Contest, contests_in, groups_of
@@ -30,9 +31,8 @@ from asv_bench.peers.rounds import (
     write_task,
 )
 from asv_bench.peers.tables import draw_peers, rest_table, speed_table
-from asv_bench.process.doing import command_line
 from asv_bench.process.machine import chosen_device, machine_facts
-from asv_bench.process.termination import termination_as_interrupt
+from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import Outputs, RequireQuiet
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named

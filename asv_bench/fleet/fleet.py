@@ -18,7 +18,7 @@ from asv_bench.fleet.host import Disturbed, Told
 from asv_bench.git.repository import short
 from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Reading, Round
 from asv_bench.measure.software import Software, differences
-from asv_bench.process.doing import doing
+from asv_bench.output.progress import doing
 from asv_bench.process.gpu_watch import throttling
 from asv_bench.process.machine import MachineFacts
 

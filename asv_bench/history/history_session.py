@@ -25,10 +25,9 @@ from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import RUNS, Record
+from asv_bench.output.record import RUNS, Record, command_line
 from asv_bench.packages import require_packages
-from asv_bench.process.doing import command_line
-from asv_bench.process.termination import termination_as_interrupt
+from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
 
 KEPT = ("asv", "asv-worktree", "asv-sessions", "pages", "html")

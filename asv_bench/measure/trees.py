@@ -17,7 +17,7 @@ from asv_bench.measure.command_line import filled
 from asv_bench.measure.delay import Delay
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import CommitUnusable
-from asv_bench.process.doing import doing
+from asv_bench.output.progress import doing
 from asv_bench.process.threads import users_environment
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.pinned import Pinned

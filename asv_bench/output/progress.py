@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich import progress as rich_progress
 from rich.console import Console
 
 from asv_bench.output.console import Verbosity, verbosity
-from asv_bench.process import doing as preparation
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -33,8 +34,8 @@ class Progress:
         is_apart: bool = True,
     ) -> None:
         self._console, self._what, self._total, self._unit = console, what, total, unit
+        self._is_quiet = verbosity() is Verbosity.QUIET
         self._done = 0
-        self._begun = self._said_at = time.monotonic()
         # From where on what takes time is what is counted: the time, and how many were done then.
         self._since: tuple[float, int] | None = None
         self._seconds_left: float | None = None
@@ -43,17 +44,15 @@ class Progress:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True) if is_apart else None
         self._bar: rich_progress.Progress | None = None
-        self._is_quiet = verbosity() is Verbosity.QUIET
         if console.is_terminal and not self._is_quiet:
             self._bar = rich_progress.Progress(
-                rich_progress.TextColumn("{task.description}"),
                 rich_progress.BarColumn(bar_width=20),
-                rich_progress.TextColumn("{task.fields[count]}"),
+                rich_progress.TextColumn("{task.description}"),
                 console=console,
                 auto_refresh=False,
                 transient=True,
             )
-            self._task = self._bar.add_task(what, total=total, count="")
+            self._task = self._bar.add_task(what, total=total)
 
     def __enter__(self) -> Progress:
         self._begun = self._said_at = time.monotonic()
@@ -63,11 +62,11 @@ class Progress:
         self._tell(f"{self._what}{counted}")
         if self._thread is not None:
             self._thread.start()
-        preparation.listen(self._prepare)
+        _shown.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        preparation.leave(self._prepare)
+        _shown.remove(self)
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -88,14 +87,14 @@ class Progress:
         those done.
         """
         with self._lock:
+            now = time.monotonic()
             if done == 0:
-                self._since = (time.monotonic(), 0)
+                self._since = (now, 0)
             elif self._done == 0:
                 # What comes before the first, such as compiling, says nothing of the others. Where
                 # it is not known when that was over, the first says nothing either. All but one
                 # may be those of an earlier run.
-                at = (time.monotonic(), done)
-                self._since = at if self._since is None else (self._since[0], done - 1)
+                self._since = (self._since[0], done - 1) if self._since else (now, done)
             self._done = done
             self._what = what or self._what
             self._total = total or self._total
@@ -122,7 +121,8 @@ class Progress:
             seconds = each * max(0, self._total - self._done)
         return f"about {clock(seconds)} left"
 
-    def _prepare(self, what: str) -> None:
+    def prepare(self, what: str) -> None:
+        """Say what is prepared; "": that is over."""
         with self._lock:
             self._preparing = what
             if not what and self._done == 0:
@@ -142,15 +142,10 @@ class Progress:
     def _tell(self, line: str = "") -> None:
         """Draw the bar; or print this line, or else the usual one where the last was long ago."""
         if self._bar is not None:
-            count = str(self._done) if self._total is None else f"{self._done}/{self._total}"
+            done, total = self._done, self._total
             self._bar.update(
-                self._task,
-                description=self._preparing or self._what,
-                completed=self._done,
-                total=self._total,
-                count=f"{count} {self._unit}, {self.left()}".removesuffix(", "),
+                self._task, refresh=True, completed=done, total=total, description=self._line()
             )
-            self._bar.refresh()
         elif line or time.monotonic() - self._said_at >= SECONDS_BETWEEN_LINES:
             self._said_at = time.monotonic()
             if not self._is_quiet:
@@ -161,6 +156,21 @@ class Progress:
         while not self._over.wait(SECONDS_BETWEEN_LINES):
             with self._lock:
                 self._tell()
+
+
+_shown: list[Progress] = []
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Say, from any thread, that something is prepared meanwhile, such as "setting up 1a2b3c4d"."""
+    for progress in _shown[-1:]:
+        progress.prepare(what)
+    try:
+        yield
+    finally:
+        for progress in _shown[-1:]:
+            progress.prepare("")
 
 
 def clock(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,11 @@ class Record:
         target = path or self.default_path()
         write_json(target, self.to_json())
         return target
+
+
+def command_line(*without: str) -> str:
+    """The command as it was typed, but for these words."""
+    return shlex.join(["kvtrail", *(word for word in sys.argv[1:] if word not in without)])
 
 
 def without_folders(argument: str) -> str:

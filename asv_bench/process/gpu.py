@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib import util
 from types import ModuleType
 from typing import Any
 
@@ -71,19 +70,17 @@ class _Gpu:
         """What NVML says of this GPU; None if the driver does not offer it."""
         call = getattr(self._nvml, f"nvmlDeviceGet{what}", None)
         try:
-            return None if call is None else _text(call(self._handle, *arguments))
+            return None if call is None else call(self._handle, *arguments)
         except self._nvml.NVMLError:
             return None
 
     def state(self) -> GpuState:
-        mask = self.ask("CurrentClocksEventReasons")
-        if mask is None:
-            mask = self.ask("CurrentClocksThrottleReasons") or 0
+        mask = self.ask("CurrentClocksEventReasons") or self.ask("CurrentClocksThrottleReasons")
         memory = self.ask("MemoryInfo")
         return GpuState(
             sm_clock_mhz=self.ask("ClockInfo", self._nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self.ask("ClockInfo", self._nvml.NVML_CLOCK_MEM),
-            clock_events=clock_events(int(mask)),
+            clock_events=clock_events(int(mask or 0)),
             temperature_c=self.ask("Temperature", self._nvml.NVML_TEMPERATURE_GPU),
             power_w=_watts(self.ask("PowerUsage")),
             memory_used_bytes=None if memory is None else int(memory.used),
@@ -101,7 +98,7 @@ class _Gpu:
         return {
             "gpu": self.ask("Name"),
             "gpu_memory_gib": None if memory is None else round(memory.total / 2**30, 1),
-            "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
+            "driver": self._nvml.nvmlSystemGetDriverVersion(),
             "sm_clock_max_mhz": self.ask("MaxClockInfo", self._nvml.NVML_CLOCK_SM),
             "memory_clock_max_mhz": self.ask("MaxClockInfo", self._nvml.NVML_CLOCK_MEM),
             "power_limit_w": _watts(self.ask("EnforcedPowerLimit")),
@@ -138,15 +135,13 @@ def chosen_gpus(devices: str | None) -> tuple[str, ...]:
         if not gpus:
             raise Refused("there is no GPU here that CUDA may see, and a life needs one.")
         return tuple(gpus if devices else gpus[:1])
-    there = (
-        f"there are the GPUs 0 to {len(gpus) - 1} ({', '.join(gpus)})" if gpus else "there is none"
-    )
+    known = f"there are the GPUs 0 to {len(gpus) - 1} ({', '.join(gpus)})"
     by_name = {name: gpu for place, gpu in enumerate(gpus) for name in (str(place), gpu)}
     chosen: list[str] = []
     for part in map(str.strip, devices.split(",")):
         name = str(int(part)) if part.isdecimal() else part
         if name not in by_name:
-            raise Refused(f"GPU {part!r} is asked for, and {there}.")
+            raise Refused(f"GPU {part!r} is asked for, and {known if gpus else 'there is none'}.")
         chosen.append(by_name[name])
     if len(set(chosen)) < len(chosen):
         raise Refused(f"{devices} names a GPU twice; each measures one pair at a time.")
@@ -193,9 +188,6 @@ def clock_events(mask: int) -> tuple[str, ...]:
 @contextmanager
 def _nvml() -> Iterator[ModuleType | None]:
     """NVML, or None where there is none; it is shut down on leaving."""
-    if util.find_spec("pynvml") is None:
-        yield None
-        return
     import pynvml
 
     try:
@@ -230,8 +222,3 @@ def _visible_devices(nvml: ModuleType | None) -> list[str]:
 
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
-
-
-def _text(value: Any) -> Any:
-    """NVML's older faces give texts as bytes."""
-    return value.decode() if isinstance(value, bytes) else value

@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import runpy
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import metadata, util
@@ -71,26 +70,21 @@ class ReferenceMachine:
     """
 
     description: str
-    matches: Callable[[MachineFacts], bool]
+    gpu: str | None  # the only one, with a CUDA build of torch
+    cores: int
     automatic: bool
 
+    def matches(self, facts: MachineFacts) -> bool:
+        """Whether a machine is this one."""
+        is_usable = self.gpu is None or (facts.gpu_count == 1 and facts.cuda is not None)
+        return (facts.gpu, facts.cores) == (self.gpu, self.cores) and is_usable
 
-REFERENCE_MACHINES: dict[str, ReferenceMachine] = {
+
+REFERENCE_MACHINES = {
     "h200": ReferenceMachine(
-        description="one NVIDIA H200, 16 cores, a CUDA build of torch",
-        matches=lambda facts: (
-            facts.gpu == "NVIDIA H200"
-            and facts.gpu_count == 1
-            and facts.cores == 16
-            and facts.cuda is not None
-        ),
-        automatic=True,
+        "one NVIDIA H200, 16 cores, a CUDA build of torch", "NVIDIA H200", 16, automatic=True
     ),
-    "cpu-2core": ReferenceMachine(
-        description="2 cores, no GPU",
-        matches=lambda facts: facts.gpu is None and facts.cores == 2,
-        automatic=False,
-    ),
+    "cpu-2core": ReferenceMachine("2 cores, no GPU", None, 2, automatic=False),
 }
 
 
@@ -104,7 +98,7 @@ def machine_facts() -> MachineFacts:
         name="",
         cpu=_cpu_model(),
         cores=os.cpu_count() or 1,
-        memory_gib=_memory_gib(),
+        memory_gib=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         os=_os_name(),
         kernel=platform.release(),
         python=platform.python_version(),
@@ -140,15 +134,7 @@ def machine_name(facts: MachineFacts, wanted: str | None = None) -> str:
 
 def has_cuda_gpu() -> bool:
     """Whether this machine has a GPU and the torch installed here can use it."""
-    if _torch_versions().get("cuda") is None:
-        return False
-    if visible_gpus():
-        return True
-    if util.find_spec("pynvml") is not None:
-        return False
-    import torch  # only where NVML's Python face is missing: importing torch takes a second
-
-    return torch.cuda.is_available()
+    return _torch_versions().get("cuda") is not None and bool(visible_gpus())
 
 
 def chosen_device(device: str) -> str:
@@ -174,18 +160,8 @@ def _version(package: str) -> str | None:
 
 
 def _cpu_model() -> str:
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-    except OSError:
-        found = None
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
     return found[1].strip() if found else platform.processor() or platform.machine()
-
-
-def _memory_gib() -> float | None:
-    try:
-        return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
-    except (ValueError, OSError):
-        return None
 
 
 def _os_name() -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import IO, Any
 
 from asv_bench.output.record import REPOSITORY
@@ -21,21 +22,27 @@ def run_apart(
 
     It gets the threads of any measured process. Ctrl-C here ends it and all that it started.
     """
-    environment = {**measured_environment(), **(variables or {})}
     process = start_group(
-        command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=REPOSITORY,
+        env={**measured_environment(), **(variables or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     try:
         said, complained = (text.decode(errors="replace") for text in process.communicate())
     finally:
-        end_group(process)
+        # With those that it started, such as compilers.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     return subprocess.CompletedProcess(list(command), process.returncode, said, complained)
 
 
 def start_group(
     command: Sequence[str], *, stdout: int | IO[bytes], stderr: int, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a process that Ctrl-C at the terminal does not reach; `end_group` ends it."""
+    """Start a process that Ctrl-C at the terminal does not reach."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -46,19 +53,21 @@ def start_group(
     )
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it started, such as compilers."""
-    kill_group(process)
-    process.wait()
-
-
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and those that it started, without waiting."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 def last_words(text: str, lines: int = 8) -> str:
     """The last lines of what a process said."""
     said = [line for line in text.splitlines() if line.strip()]
     return without_known_secrets("\n".join(said[-lines:])) or "it said nothing"
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Turn SIGTERM, which a job's scheduler sends, into the KeyboardInterrupt of Ctrl-C."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

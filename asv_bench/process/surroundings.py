@@ -34,7 +34,7 @@ class Surroundings:
 
     cores: int
     busy_cores: float | None
-    load: float | None
+    load: float
     governors: tuple[str, ...]
     gpus: tuple[GpuUse, ...]
 
@@ -43,10 +43,9 @@ class Surroundings:
         said: list[str] = []
         busy = self.busy_cores
         if busy is not None and busy > max(BUSY_CORES, BUSY_SHARE * self.cores):
-            load = "" if self.load is None else f" (load average {self.load:.1f})"
             said.append(
-                f"Warning: other programs use {busy:.1f} of {self.cores} cores{load}. Times will "
-                f"be longer and noisier. Stop them, or measure later."
+                f"Warning: other programs use {busy:.1f} of {self.cores} cores (load average "
+                f"{self.load:.1f}). Times will be longer and noisier. Stop them, or measure later."
             )
         swaying = [name for name in self.governors if name != STEADY_GOVERNOR]
         if swaying:
@@ -57,15 +56,12 @@ class Surroundings:
             )
         for gpu in self.gpus:
             if gpu.processes:
-                is_one = len(gpu.processes) == 1
-                words = ("another process holds", "pid", "it")
-                who, pid, it = words if is_one else ("other processes hold", "pids", "them")
                 said.append(
-                    f"Warning: {who} GPU {gpu.device} ({pid} {', '.join(map(str, gpu.processes))}) "
-                    f"and may take time and bandwidth from what is measured; end {it}, or choose "
-                    f"another GPU."
+                    f"Warning: other processes hold GPU {gpu.device} "
+                    f"(pid {', '.join(map(str, gpu.processes))}) and may take time and bandwidth "
+                    f"from what is measured; end them, or choose another GPU."
                 )
-            elif gpu.busy_percent is not None and gpu.busy_percent > BUSY_GPU:
+            elif (gpu.busy_percent or 0) > BUSY_GPU:
                 said.append(
                     f"Warning: GPU {gpu.device} is busy {gpu.busy_percent} % of the time before "
                     f"anything is measured; end what runs there, or choose another GPU."
@@ -88,11 +84,15 @@ def look_around(
     `devices` are measured, as `gpu_use` takes them. The kernel tells of processes below `proc`, and
     of devices below `sys`.
     """
+    governors: set[str] = set()
+    for path in (sys / "devices" / "system" / "cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"):
+        with suppress(OSError):
+            governors.add(path.read_text().strip())
     return Surroundings(
         cores=os.cpu_count() or 1,
         busy_cores=_busy_cores(proc / "stat"),
-        load=_load(proc / "loadavg"),
-        governors=_governors(sys / "devices" / "system" / "cpu"),
+        load=os.getloadavg()[0],
+        governors=tuple(sorted(governors - {""})),
         gpus=tuple(gpu_use(devices)),
     )
 
@@ -116,18 +116,3 @@ def _busy_ticks(stat: Path) -> int | None:
         return sum(ticks) - sum(ticks[3:5]) if ticks else None
     except (OSError, ValueError):
         return None
-
-
-def _load(loadavg: Path) -> float | None:
-    try:
-        return float(loadavg.read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _governors(cpu: Path) -> tuple[str, ...]:
-    found: set[str] = set()
-    for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor"):
-        with suppress(OSError):
-            found.add(path.read_text().strip())
-    return tuple(sorted(found - {""}))

@@ -24,12 +24,11 @@ from asv_bench.measure.samples import CommitUnusable
 from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.issue_text import IssueText, environment_of, repeating
-from asv_bench.output.record import WORKPLACE, Record
+from asv_bench.output.record import WORKPLACE, Record, command_line
 from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.doing import command_line
-from asv_bench.process.termination import termination_as_interrupt
+from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.subjects.declared import DeclaredSubject

@@ -15,8 +15,7 @@ from asv_bench.bisect.account import ProbeLines
 from asv_bench.bisect.finding import Probe, Stage
 from asv_bench.measure.samples import Pair, Reading
 from asv_bench.output import progress as module
-from asv_bench.output.progress import Progress, clock
-from asv_bench.process.doing import doing
+from asv_bench.output.progress import Progress, clock, doing
 
 
 class Clock:
@@ -117,7 +116,7 @@ def test_a_terminal_has_a_bar_with_the_time_left(monkeypatch: pytest.MonkeyPatch
         for _ in range(3):
             now.at += 60.0
             progress.advance()
-    assert "3/10 runs, about 7:00 left" in file.getvalue()
+    assert "3 of 10 runs, 3:00 gone, about 7:00 left" in file.getvalue()
 
 
 def test_a_total_may_come_later_and_a_name_may_change() -> None:

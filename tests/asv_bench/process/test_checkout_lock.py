@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -57,8 +55,7 @@ def test_a_second_session_is_told_who_holds_it_since_when(holder, tmp_path: Path
         pass
     # As it was typed, but for what is secret.
     said = (
-        rf"`kvtrail .* --api-key \*\*\*` \(process {holder.pid}, since \d\d:\d\d\) "
-        r"is measuring on this machine\. "
+        rf"`kvtrail .* --api-key \*\*\*` \(process {holder.pid}, since .*\) is measuring on .*\. "
     )
     assert re.match(said, str(refused.value))
     assert other_session(tmp_path) == str(refused.value)
@@ -74,25 +71,13 @@ def test_a_session_in_another_checkout_is_a_warning(
         assert capsys.readouterr().err == ""
 
 
-def test_a_session_that_has_just_begun_is_named_too(holder, tmp_path: Path) -> None:
-    """The lock is taken a moment before the file says whose it is."""
-    path = tmp_path / ".asv" / "lock"
-    whose = path.read_text()
-    path.write_text("")
-    writing = threading.Timer(0.2, path.write_text, [whose])
-    writing.start()
-    with pytest.raises(Refused, match=rf"process {holder.pid}, since"), checkout_lock(tmp_path):
-        pass
-    writing.join()
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_the_lock_goes_with_its_holder(holder, tmp_path: Path, how: signal.Signals) -> None:
     holder.send_signal(how)
     holder.wait()
     assert other_session(tmp_path) is None
     with checkout_lock(tmp_path):
-        assert json.loads((tmp_path / ".asv" / "lock").read_text())["pid"] == os.getpid()
+        assert f"(process {os.getpid()}, " in (tmp_path / ".asv" / "lock").read_text()
     assert LOCK_VARIABLE not in os.environ
 
 
