@@ -6,23 +6,18 @@ import io
 import os
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.measure import Measurement
-from rich.table import Column
-from rich.table import Table as RichTable
 from rich.text import Text
 
-from asv_bench.output.table import Table
+from asv_bench.output.table import MISSING, Table
 
 LEAST_WIDTH = 120
 """Columns that every table fits in; rich would guess 80 for a file and cut figures to "…"."""
 NARROWEST = 20
 """Columns below which COLUMNS is not believed."""
-LEAST_PROSE = 24
-"""Columns that names of several words are broken to before a table becomes a list."""
 INDENT = "  "
 GAP = "   "
 UNLIMITED = 1000
@@ -92,26 +87,19 @@ def print_table(console: Console, table: Table) -> None:
     does not fit so is printed as a list, a row a paragraph. Title and caption are printed around
     the table, in which they would be broken to its width.
     """
-    drawn = _drawn(console, table)
     console.print()
     _print_around(console, table.title, "italic")
-    if _least_width(console, drawn) > console.width:
-        drawn.box = box.SIMPLE_HEAD
-    if _least_width(console, drawn) <= console.width:
-        names = drawn.columns[0]
-        names.min_width = _least_name(console, names)
-        names.no_wrap = False
-        console.print(drawn, crop=False, soft_wrap=False)
+    beside = [table.to_rich(notes_beside=True)] if table.notes == "beside" else []
+    tight = table.to_rich()
+    tight.box = box.SIMPLE_HEAD
+    for drawn in (*beside, table.to_rich(), tight):
+        options = console.options.update(width=UNLIMITED)
+        if Measurement.get(console, options, drawn).minimum <= console.width:
+            console.print(drawn, crop=False, soft_wrap=False)
+            break
     else:
-        _print_as_list(console, drawn)
+        _print_as_list(console, table)
     _print_around(console, table.caption, "dim")
-
-
-def _drawn(console: Console, table: Table) -> RichTable:
-    """The table with notes beside their values if it asks for that and is narrow enough."""
-    drawn = table.to_rich(notes_beside=table.notes == "beside")
-    is_narrow = _least_width(console, drawn) <= console.width
-    return drawn if table.notes == "below" or is_narrow else table.to_rich()
 
 
 def _print_around(console: Console, text: str, style: str) -> None:
@@ -120,59 +108,23 @@ def _print_around(console: Console, text: str, style: str) -> None:
         console.print(text, style=style, soft_wrap=is_wide, markup=False, highlight=False)
 
 
-def _least_width(console: Console, table: RichTable) -> int:
-    """Columns that a table needs where its names are as narrow as they may be."""
-    names = table.columns[0]
-    longest = max(_widths(names, lines=slice(None)))
-    natural = Measurement.get(console, console.options.update(width=UNLIMITED), table).maximum
-    return natural - longest + min(longest, _least_name(console, names))
-
-
-def _least_name(console: Console, names: Column) -> int:
-    """Columns that the names need: the first line of a name that stays whole, else its words."""
-    options = console.options.update(width=UNLIMITED)
-    cells = (names.header, *names.cells)
-    words = max(Measurement.get(console, options, cell).minimum for cell in cells)
-    if not names.no_wrap:
-        return max(words, min(LEAST_PROSE, max(_widths(names, lines=slice(None)))))
-    return max(words, *_widths(names, lines=slice(1)))
-
-
-def _widths(names: Column, *, lines: slice) -> list[int]:
-    cells = (names.header, *names.cells)
-    return [line.cell_len for cell in cells for line in _text(cell).split("\n")[lines]]
-
-
-def _print_as_list(console: Console, table: RichTable) -> None:
+def _print_as_list(console: Console, table: Table) -> None:
     """A paragraph for each row: its name, and beneath it each figure behind its label."""
-
-    def write(text: Text, **options: Any) -> None:
-        console.print(text, soft_wrap=False, crop=False, **options)
-
-    labels = [" ".join(_text(column.header).plain.split()) for column in table.columns]
-    for row in zip(*(column.cells for column in table.columns), strict=True):
-        name, *cells = map(_text, row)
-        # A row without a name goes on with the one above.
-        first, *others = name.split("\n") if name.plain else [Text(INDENT)]
-        write(first, no_wrap=table.columns[0].no_wrap, overflow="ignore")
-        for other in others:
-            write(other)
+    first, *others = table.shown_columns
+    labels = [f"{' '.join(f'{one.title} {one.unit}'.split())} " for one in others]
+    for name, *cells in (table.cells(row) for row in table.rows if row):
+        lines = list(name.split("\n")) if name.plain else []
+        figures = [
+            Text.assemble((label, "dim"), Text(" ").join(cell.split("\n")))
+            for label, cell in zip(labels, cells, strict=True)
+            if cell.plain.strip() not in ("", MISSING)
+        ]
         line = Text(INDENT)
-        for label, cell in zip(labels[1:], cells, strict=True):
-            if cell.plain.strip() in ("", "-"):
-                continue
-            entry = Text.assemble((f"{label} ", "dim"), Text(" ").join(cell.split("\n")))
-            if line.plain != INDENT and line.cell_len + entry.cell_len > console.width:
-                line.rstrip()
-                write(line)
+        for figure in figures:
+            if line.plain != INDENT and line.cell_len + len(GAP) + figure.cell_len > console.width:
+                lines.append(line)
                 line = Text(INDENT)
-            line.append_text(entry).append(GAP)
-        if line.plain != INDENT:
-            line.rstrip()
-            write(line)
-
-
-def _text(cell: RenderableType) -> Text:
-    """A cell of a table of ours: all of them are texts."""
-    assert isinstance(cell, Text)
-    return cell
+            line.append(GAP if line.plain != INDENT else "").append_text(figure)
+        for place, text in enumerate([*lines, line] if figures else lines):
+            is_whole = place == 0 and first.kind != "text"
+            console.print(text, no_wrap=is_whole, overflow="ignore", soft_wrap=False, crop=False)

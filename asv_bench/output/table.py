@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -16,6 +17,8 @@ from asv_bench.output.markdown import inline
 
 MISSING = "-"
 """What is shown where there is no value."""
+LEAST_PROSE = 24
+"""Columns that names of several words are broken to before a table becomes a list."""
 
 
 def plain(value: Any) -> str:
@@ -68,10 +71,6 @@ class Column:
         """Its names in CSV and JSON."""
         return tuple(f"{self.key}_{part}" for part in self.parts) or (self.key,)
 
-    def text(self, value: Any) -> str:
-        """A value as it is shown."""
-        return MISSING if _is_missing(value) else self.show(value)
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -109,21 +108,27 @@ class Table:
                 )
 
     def to_rich(self, *, notes_beside: bool = False) -> RichTable:
-        """The table for a terminal, without title and caption: `console.print_table` prints all."""
+        """The table for a terminal, without title and caption: `console.print_table` prints all.
+
+        No column gets narrower than its figures, or than the names and words that stay whole.
+        """
         drawn = RichTable()
-        for column in self.shown_columns:
+        rows = [self.cells(row, notes_beside=notes_beside) for row in self.rows]
+        for place, column in enumerate(self.shown_columns):
             header = Text(f"{column.title}\n{column.unit}" if column.unit else column.title)
-            if column.kind == "text":
-                drawn.add_column(header, overflow="fold")
-            else:
-                side: Literal["left", "right"] = "right" if column.kind == "figure" else "left"
-                drawn.add_column(header, justify=side, no_wrap=True)
-        gap = " " if notes_beside else "\n"
-        for row in self.rows:
-            if row:
-                drawn.add_row(*(_drawn(text, cell, gap) for text, cell in self._cells(row)))
-            else:
-                drawn.add_section()
+            drawn.add_column(
+                header,
+                justify="right" if column.kind == "figure" else "left",
+                overflow="fold",
+                no_wrap=place > 0 and column.kind != "text",
+                min_width=_least_width(
+                    [header, *(row[place] for row in rows if row)],
+                    is_prose=column.kind == "text",
+                    are_names=place == 0,
+                ),
+            )
+        for row in rows:
+            drawn.add_row(*row) if row else drawn.add_section()
         return drawn
 
     def to_markdown(self) -> str:
@@ -147,21 +152,24 @@ class Table:
             if row
         ]
 
+    def cells(self, row: Row, *, notes_beside: bool = False) -> list[Text]:
+        """The cells of a row that people see, with their notes."""
+        shown = zip(self.columns, row, strict=True) if row else ()
+        gap = " " if notes_beside else "\n"
+        return [_drawn(one, _cell(value), gap) for one, value in shown if one.kind != "data"]
+
     def to_texts(self) -> list[list[tuple[str, str]]]:
         """The texts and notes of the cells that people see, without the lines between sections."""
-        return [[(text, cell.note) for text, cell in self._cells(row)] for row in self.rows if row]
+        rows = [zip(self.columns, map(_cell, row), strict=True) for row in self.rows if row]
+        return [
+            [(_text(one, cell), cell.note) for one, cell in row if one.kind != "data"]
+            for row in rows
+        ]
 
     @property
     def shown_columns(self) -> list[Column]:
         """The columns that people see."""
         return [column for column in self.columns if column.kind != "data"]
-
-    def _cells(self, row: Row) -> Iterator[tuple[str, Cell]]:
-        """The cells of a row that people see, each with its text."""
-        for column, value in zip(self.columns, row, strict=True):
-            if column.kind != "data":
-                cell = _cell(value)
-                yield column.text(cell.value) if cell.text is None else cell.text, cell
 
 
 def to_csv(tables: Sequence[Table]) -> str:
@@ -180,9 +188,26 @@ def _cell(cell: Any) -> Cell:
     return cell if isinstance(cell, Cell) else Cell(cell)
 
 
-def _drawn(text: str, cell: Cell, gap: str) -> Text:
+def _text(column: Column, cell: Cell) -> str:
+    if cell.text is not None:
+        return cell.text
+    return MISSING if _is_missing(cell.value) else column.show(cell.value)
+
+
+def _drawn(column: Column, cell: Cell, gap: str) -> Text:
+    text = _text(column, cell)
     drawn = Text(text, style=cell.style or ("dim" if text == MISSING else ""))
     return Text.assemble(drawn, (f"{gap}{cell.note}", "dim")) if cell.note else drawn
+
+
+def _least_width(cells: Sequence[Text], *, is_prose: bool, are_names: bool) -> int:
+    """Columns that texts need: prose is broken between words, a name's notes too."""
+    lines = [list(cell.split("\n")) for cell in cells]
+    words = max(cell_len(word) for cell in cells for word in ["", *cell.plain.split()])
+    longest = max(line.cell_len for several in lines for line in several)
+    if is_prose:
+        return max(words, min(LEAST_PROSE, longest))
+    return max(words, *(several[0].cell_len for several in lines)) if are_names else longest
 
 
 def _parts(column: Column, value: Any) -> Iterator[tuple[str, Any]]:

@@ -93,9 +93,9 @@ def _listed(facts: Mapping[str, str]) -> str:
 def draw_peers(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     """Bars of step times by workload and engine, and the floor of each, as an SVG document."""
     # An extra's, and slow to load.
-    from asv_bench.output.drawing import GROUND, Palette, draw_svg, quieten, standalone
+    from asv_bench.output.drawing import Palette
 
-    palette = Palette("ink", "faint", "ours", "theirs")
+    palette = Palette(ours=("#1a7f37", "#3fb950"), theirs=("#8c959f", "#6e7681"))
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
 
     def draw(canvas: Canvas) -> None:
@@ -113,11 +113,9 @@ def draw_peers(rows: Sequence[Mapping[str, Any]], title: str) -> str:
                 axes.axvline(own[0]["floor_ms"], color=palette["ink"], linewidth=0.8)
             axes.set_title(f"{workload}, ms a step", loc="left", fontsize=8)
             axes.set_xlim(0, 1.15 * max(row["step_ms"] for row in own))
-            quieten(axes, palette, grid="x")
+            palette.quieten(axes, grid="x")
 
     height = 0.6 + sum(
         0.45 + 0.24 * sum(row["workload"] == one for row in rows) for one in workloads
     )
-    svg = draw_svg(draw, palette, size=(7.5, height), font_size=8, salt="peers")
-    colours = {**GROUND, "ours": ("#1a7f37", "#3fb950"), "theirs": ("#8c959f", "#6e7681")}
-    return standalone(svg, colours)
+    return palette.draw(draw, size=(7.5, height), font_size=8, salt="peers")

@@ -19,14 +19,9 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from asv_bench.output.drawing import GROUND, Palette, draw_svg, quieten, standalone
+from asv_bench.output.drawing import Palette
 
-SCHEMES = {
-    **GROUND,
-    "time": ("#0969da", "#58a6ff"),
-    "culprit": ("#cf222e", "#f85149"),
-}
-PALETTE = Palette(*SCHEMES)
+PALETTE = Palette(time=("#0969da", "#58a6ff"), culprit=("#cf222e", "#f85149"))
 SIZE_INCHES = (8.8, 4.0)
 LONGEST_SUBJECT = 24
 
@@ -63,11 +58,9 @@ def bisect_svg(record: Mapping[str, Any]) -> str:
         names = [f"{one['hash'][:8]} {one['subject'][:LONGEST_SUBJECT]}" for one in commits]
         below.set_xticks(range(len(commits)), names, rotation=20, ha="right")
         for axes in (above, below):
-            quieten(axes, PALETTE, grid="y")
+            PALETTE.quieten(axes, grid="y")
 
-    return standalone(
-        draw_svg(draw, PALETTE, size=SIZE_INCHES, font_size=9, salt="bisect"), SCHEMES
-    )
+    return PALETTE.draw(draw, size=SIZE_INCHES, font_size=9, salt="bisect")
 
 
 if __name__ == "__main__":

@@ -8,18 +8,14 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from asv_bench.output.drawing import GROUND, Palette, draw_svg, quieten, standalone
+from asv_bench.output.drawing import Palette
 
 WIDTH_INCHES = 7.6
 INCHES_A_RUNG = 0.34
 
-SCHEMES = {
-    **GROUND,
-    "step": ("#0969da", "#58a6ff"),
-    "saved": ("#cfe3fb", "#173a66"),
-    "lost": ("#cf222e", "#f85149"),
-}
-PALETTE = Palette(*SCHEMES)
+PALETTE = Palette(
+    step=("#0969da", "#58a6ff"), saved=("#cfe3fb", "#173a66"), lost=("#cf222e", "#f85149")
+)
 
 
 def waterfall_svg(rungs: Sequence[Mapping[str, Any]], title: str) -> str:
@@ -39,7 +35,7 @@ def waterfall_svg(rungs: Sequence[Mapping[str, Any]], title: str) -> str:
         axes.set_title(title, loc="left", fontsize=9.5)
 
     size = WIDTH_INCHES, INCHES_A_RUNG * len(rungs) + 0.9
-    return standalone(draw_svg(draw, PALETTE, size=size, font_size=9, salt=title), SCHEMES)
+    return PALETTE.draw(draw, size=size, font_size=9, salt=title)
 
 
 def _draw(axes: Axes, rungs: Sequence[Mapping[str, Any]]) -> None:
@@ -62,4 +58,4 @@ def _draw(axes: Axes, rungs: Sequence[Mapping[str, Any]]) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0, 1.22 * longest)
     axes.set_xlabel("ms of a decode step; pale: saved against the rung above, red: lost")
-    quieten(axes, PALETTE, grid="x")
+    PALETTE.quieten(axes, grid="x")

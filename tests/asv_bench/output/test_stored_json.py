@@ -82,7 +82,7 @@ def read_reports(checkout: Path) -> None:
     complaints: list[str] = []
     for section in report_sections(histories, records, complaints):
         for table in section.tables:
-            table.to_texts()
+            table.to_markdown()
     verdicts_of(records), reasons_of(records)
 
 

@@ -57,6 +57,12 @@ def test_markdown_makes_nothing_of_what_names_hold() -> None:
     )
 
 
+def test_pages_get_texts_and_notes_of_their_own() -> None:
+    first, second = TABLE.to_texts()
+    assert first[:2] == [("a|b_c", ""), ("1,234.57", "±3 %")]
+    assert second == [("_d_", ""), *3 * [("-", "")]]
+
+
 def test_programs_get_raw_values() -> None:
     first, second = TABLE.to_json()
     assert first == {
