@@ -13,7 +13,6 @@ import typer
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import make_console, print_sentences, print_table
-from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record, require_places, write_json
@@ -23,6 +22,7 @@ from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.process.threads import threads_text
 from asv_bench.run.report import HEADLINE_COLUMNS, headline_table
 from asv_bench.session.options import place_of_figures
+from asv_bench.words import processes_apart
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
 HEADLINE = REPOSITORY / "reports" / "headline.json"

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asv_bench.explain.traced import Traced
-from asv_bench.output.contradictions import ADVICE
 from asv_bench.output.table import Cell, Column, Row, Table, digits, percent
+from asv_bench.words import ADVICE
 
 SHOWN = 20
 PLAUSIBLE_TRACE = 2.5

@@ -22,13 +22,13 @@ from asv_bench.history.life_rounds import LifeRounds
 from asv_bench.measure.imports import same_code
 from asv_bench.measure.log import Log, conditions
 from asv_bench.output.console import print_remarks, print_sentences
-from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import RUNS, Record, command_line
 from asv_bench.packages import require_packages
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.words import processes_apart
 
 KEPT = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
 """Folders of histories that a session may write to."""

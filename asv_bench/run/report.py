@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from asv_bench.output.contradictions import ratio_sentence, skew_sentences, spread_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
@@ -15,6 +14,7 @@ from asv_bench.output.table_files import TableFiles
 from asv_bench.process.threads import threads_text
 from asv_bench.run.measure import OF_RUNS, Measurement, ModeResult
 from asv_bench.run.settings import PROFILE_DIR, Settings
+from asv_bench.words import processes_apart
 from asv_bench.workloads.run_sample import RunSample, latencies_ms
 
 # The label of each figure and its digits after the point, in the order they are printed.
@@ -100,18 +100,10 @@ def measure_and_report(settings: Settings) -> None:
 
 
 def contradictions(result: ModeResult) -> list[str]:
-    """A sentence for each way in which the figures of one mode contradict each other."""
-    mode, summaries = result.mode, result.summaries()
-    step, tpot = summaries["decode_step_ms"].p50, summaries["tpot_ms"].p50
-    each = [sample.decode_step_ms for sample in result.samples]
-    said = spread_sentences({f"{mode} decode step": each}, unit="ms")
-    for name in ("tpot_ms", "itl_ms"):
-        median, mean = summaries[name].p50, summaries[name].mean
-        if median is not None and mean is not None:
-            said += skew_sentences({f"{mode} {FIGURES[name][0]},": (median, mean)})
-    if step is not None and tpot is not None:
-        said += ratio_sentence((f"{mode} decode step", step), (f"{mode} TPOT", tpot), "ms")
-    return said
+    """What to know where runs of one mode gave steps far apart."""
+    name = f"{result.mode} decode step"
+    steps = ((name, sample.decode_step_ms) for sample in result.samples)
+    return processes_apart(steps, "ms", of_what="runs")
 
 
 def mode_table(title: str, result: ModeResult, columns: Sequence[str]) -> Table:

@@ -17,7 +17,6 @@ from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences, print_table
-from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.issue_text import described
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
@@ -27,6 +26,7 @@ from asv_bench.session.files import into_merge, next_question
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.session.searching import Searching
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.words import processes_apart
 
 
 class Bisecting(Searching):

@@ -27,7 +27,6 @@ from asv_bench.measure.rounds import Design, two_cells
 from asv_bench.measure.samples import CommitUnusable, Pair, RoundSource
 from asv_bench.measure.software import Software, differences
 from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
-from asv_bench.output.contradictions import processes_apart
 from asv_bench.output.issue_text import described, lasting_names, place_of
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
@@ -35,6 +34,7 @@ from asv_bench.session.exit_codes import ExitCode, exit_code, gate_text
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.words import processes_apart
 
 
 class Comparing(Session):

@@ -1,11 +1,73 @@
-"""Names in sentences."""
+"""Names and figures in sentences."""
 
 from __future__ import annotations
 
-from asv_bench.words import first_of
+import math
+from typing import Any
+
+import pytest
+
+from asv_bench.cli.headline import process_contradictions as in_headline
+from asv_bench.explain.profile_child import Decoded
+from asv_bench.explain.profile_tables import contradictions as in_profile
+from asv_bench.explain.trace import DeviceTime, RangeTime, TraceSummary, WorkTime
+from asv_bench.explain.traced import Traced
+from asv_bench.history.asv_results import Figure, Series
+from asv_bench.history.history_session import process_contradictions as in_asv
+from asv_bench.words import first_of, processes_apart
 
 
 def test_of_many_names_the_first_stand_in_a_sentence() -> None:
     assert first_of("abcde", 3) == "a, b, c and 2 more"
     assert first_of("abcd", 3) == "a, b, c, d"
     assert first_of("a", 3) == "a"
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, math.nan], [0.0, 5.0], [1.0, math.inf]])
+def test_nothing_is_said_of_what_cannot_be_compared(values: list[float]) -> None:
+    assert processes_apart([("step", value) for value in values]) == []
+
+
+def test_the_worst_are_listed_and_the_rest_counted() -> None:
+    values = [(f"figure {number}", each) for number in range(6) for each in (1.0, 2.0 + number)]
+    (sentence,) = processes_apart(values, "ms")
+    assert "figure 5 is 1 to 7 ms; figure 4" in sentence
+    assert "figure 0" not in sentence
+    assert "and 3 more. Make the machine idle and measure again" in sentence
+
+
+def test_processes_that_disagree_are_named_whoever_ran_them() -> None:
+    def figure(*samples: float) -> Figure:
+        series = Series("scheduler.Scheduler.track_step_time", (("model", "gpt2-tiny"),))
+        return Figure(series, "seconds", "own", "c" * 40, 0, samples, 0)
+
+    assert in_asv([figure(1.0, 1.1)]) == []
+    (sentence,) = in_asv([figure(1.0, 1.1, 42.0)])
+    assert "scheduler.Scheduler.track_step_time('gpt2-tiny') of cccccccc is 1 to 42" in sentence
+
+    def row(step_ms: float) -> dict[str, Any]:
+        return {"engine": "kvtrail", "workload": "wide", "step_ms": step_ms}
+
+    assert in_headline([row(1.0), row(1.1)]) == []
+    (sentence,) = in_headline([row(1.3), row(54.0)])
+    assert "the step of wide is 1.3 to 54 ms" in sentence
+
+
+@pytest.mark.parametrize(
+    ("step_us", "forward_us", "device_us", "said"),
+    [
+        (1300.0, 76_000.0, None, "the range forward takes 76,000.0 µs"),
+        (1300.0, 1500.0, None, ""),
+        (300.0, 76_000.0, 290.0, ""),
+        (300.0, 10.0, 9000.0, "a kernel or copy is running takes 9,000.0 µs"),
+    ],
+)
+def test_a_range_longer_than_its_step_or_its_device_is_named(
+    step_us: float, forward_us: float, device_us: float | None, said: str
+) -> None:
+    device = None if device_us is None else DeviceTime(4 * device_us, 4 * device_us, 8, 0)
+    ranges = [RangeTime("forward", 4, 4 * forward_us), RangeTime("attention", 8, 10.0)]
+    summary = TraceSummary(ranges, [], [], WorkTime("outside", 0, 0.0), device)
+    found = in_profile(Traced(Decoded(4, "eager", step_us), summary))
+    assert bool(found) == bool(said)
+    assert said in "".join(found)
