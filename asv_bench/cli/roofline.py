@@ -59,7 +59,7 @@ def run(
     facts = machine_facts()
     path = place_of_figures(RECORD, output and output / RECORD.name, facts)
     page = path.with_suffix(".md")
-    files = TableFiles.beside_record(path, markdown=page)
+    files = TableFiles(page, record=path)
     console = files.console
     windows = [
         _window(

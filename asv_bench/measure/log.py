@@ -20,8 +20,8 @@ import msgspec
 
 from asv_bench.errors import Refused
 from asv_bench.measure.samples import Absence, CommitUnusable, Reading, Round, RoundSource
-from asv_bench.output.line_file import LineFile
 from asv_bench.output.record import WORKPLACE, Record
+from asv_bench.output.stored_json import LineFile
 
 FOLDER = WORKPLACE / ".asv" / "log"
 RULER = Path(__file__).resolve().parents[1]

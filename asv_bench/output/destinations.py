@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from asv_bench.errors import MeasurementFailed, Refused
 
 STANDARD_OUTPUT = Path("-")
 """The name that stands for standard output."""
+_TEXT: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
 
 
 class WrittenElsewhere(MeasurementFailed):
@@ -69,43 +71,43 @@ def _try(path: Path) -> None:
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file, not a folder")
     name = target.name if folder == target.parent else "folder"
-    handle, probe = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(bytes(4096))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        os.unlink(probe)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.") as file:
+        file.write(bytes(4096))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _write(path: Path, text: str) -> None:
     if path == STANDARD_OUTPUT:
         sys.stdout.write(text)
         sys.stdout.flush()
-        return
-    if _is_special(path):
-        _fill(path, text)
-        return
-    # Through a symbolic link, as any other program writes.
-    target = path.resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        _fill(handle, text)
-        # mkstemp makes files private; a report is as readable as any other file.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    elif _is_special(path):
+        path.write_text(text, **_TEXT)
+    else:
+        # Through a symbolic link, as any other program writes.
+        target = path.resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _place(target.parent, f".{target.name}.", "", text, target)
 
 
-def _fill(place: int | Path, text: str) -> None:
-    with open(place, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
+def _place(folder: Path, prefix: str, suffix: str, text: str, target: Path | None = None) -> str:
+    """Write a new file, and put it in the place of a target; where it is. Else nothing is left."""
+    with tempfile.NamedTemporaryFile(
+        "w", dir=folder, prefix=prefix, suffix=suffix, delete=False, **_TEXT
+    ) as file:
+        try:
+            file.write(text)
+            file.flush()
+            if target is not None:
+                # Temporary files are private; a report is as readable as any other file.
+                umask = os.umask(0)
+                os.umask(umask)
+                os.chmod(file.name, 0o666 & ~umask)
+                os.replace(file.name, target)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+    return file.name
 
 
 def _is_special(path: Path) -> bool:
@@ -117,12 +119,7 @@ def _rescued(text: str, stem: str, suffix: str) -> str:
     """Keep a text in any other place; a sentence that says where."""
     for folder in _other_folders():
         with suppress(OSError):
-            handle, name = tempfile.mkstemp(dir=folder, prefix=f"kvtrail-{stem}-", suffix=suffix)
-            try:
-                _fill(handle, text)
-            except OSError:
-                os.unlink(name)
-                raise
+            name = _place(folder, f"kvtrail-{stem}-", suffix, text)
             return f"What it was to hold is in {name} instead."
     return "Nor could any other folder be written, so that what it was to hold is lost."
 
@@ -136,6 +133,5 @@ def _other_folders() -> Iterator[Path]:
 
 
 def _reason(error: OSError | RuntimeError) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower() if error.strerror[1:].islower() else error.strerror
-    return str(error)
+    said = getattr(error, "strerror", None) or str(error)
+    return said.lower() if said[1:].islower() else said

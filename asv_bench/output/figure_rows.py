@@ -33,10 +33,10 @@ _COLUMN_OF_FIGURE = {
 
 def duration(seconds: float) -> str:
     """Seconds in the unit that reads best, to three digits."""
-    unit, factor = unit_of(seconds)
-    value = seconds * factor
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2
-    return f"{value:,.{digits}f} {unit}"
+    units = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}
+    unit = next((name for name, factor in units.items() if seconds * factor >= 1), "ns")
+    value = seconds * units[unit]
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
 
 
 def figure_text(value: float | None, unit: str) -> str:
@@ -51,14 +51,6 @@ def figure_text(value: float | None, unit: str) -> str:
 def spread_text(spread: float) -> str:
     """A spread as a percentage, empty where there is none."""
     return "" if math.isnan(spread) else f"±{percentage(spread, 1)}"
-
-
-def unit_of(seconds: float) -> tuple[str, float]:
-    """The unit that reads best, and how many of it are a second."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * factor >= 1:
-            return unit, factor
-    return "ns", 1e9
 
 
 def _counted(value: float) -> str:
@@ -171,13 +163,12 @@ def figure_table(rows: Sequence[FigureRow], title: str) -> Table:
 
 
 def _caption(rows: Sequence[FigureRow]) -> str:
-    processes = [shown.processes for row in rows for shown in row.figures.values()]
-    if not processes:
+    counts = {shown.processes for row in rows for shown in row.figures.values()}
+    if not counts:
         return ""
-    least, most = min(processes), max(processes)
     return (
-        f"Median over {least if least == most else f'{least} to {most}'} processes each; ± is half "
-        f"the interquartile range. Step time is of a full batch that decodes."
+        f"Median over {' to '.join(map(str, sorted({min(counts), max(counts)})))} processes each; "
+        f"± is half the interquartile range. Step time is of a full batch that decodes."
     )
 
 

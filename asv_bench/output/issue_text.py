@@ -42,38 +42,31 @@ class IssueText:
     environment: Mapping[str, str]  # facts by their name
     command: str  # what repeats the measurement, see `repeating`
 
-    def render(self, limit: int = LIMIT) -> str:
-        """The Markdown, of at most so many characters."""
+    def render(self) -> str:
+        """The Markdown, of at most `LIMIT` characters."""
         rows = max((len(table.rows) for table in self.tables), default=0)
-        text = self._with_rows(rows)
-        while len(text) > limit and rows:
+        while len(text := self._with_rows(rows)) > LIMIT and rows:
             # In proportion, and always fewer.
-            rows = min(rows - 1, rows * limit // len(text))
-            text = self._with_rows(rows)
-        return text[:limit]
+            rows = min(rows - 1, rows * LIMIT // len(text))
+        return text[:LIMIT]
 
     def _with_rows(self, count: int) -> str:
         parts = [f"### {_line(self.heading)}", self.commits]
         for table in self.tables:
             shown = replace(table, rows=table.rows[:count], title="", caption="")
             parts.append(shown.to_markdown().rstrip("\n"))
-            if table.rows[count:]:
-                left = len(table.rows) - count
+            if left := len(table.rows[count:]):
                 parts.append(f"{left} more row{'s' if left > 1 else ''} in the record.")
-        if self.remarks:
-            parts.append("\n".join(f"- {one}" for one in self._remarks()))
+        remarks = [f"- {_line(one)}" for one in dict.fromkeys(self.remarks)]
+        if left := len(remarks[_MOST_REMARKS:]):
+            remarks[_MOST_REMARKS:] = [f"- Left out here: {left} more."]
         captions = dict.fromkeys(table.caption for table in self.tables if table.caption)
+        facts = [f"- {name}: {_line(fact)}" for name, fact in self.environment.items() if fact]
+        parts += ["\n".join(remarks)] if remarks else []
         parts += [f"<sub>{inline(caption)}</sub>" for caption in captions]
         parts += ["To repeat it:", fenced(self.command, "sh")]
-        facts = [f"- {name}: {_line(fact)}" for name, fact in self.environment.items() if fact]
         parts.append("\n".join(("<details><summary>Environment</summary>", "", *facts)))
         return "\n\n".join([*parts, "</details>"]) + "\n"
-
-    def _remarks(self) -> list[str]:
-        """The remarks, each once, in Markdown; of many the first, and how many are left out."""
-        remarks = [_line(one) for one in dict.fromkeys(self.remarks)]
-        left = len(remarks) - _MOST_REMARKS
-        return remarks if left <= 0 else [*remarks[:-left], f"Left out here: {left} more."]
 
 
 def place_of(machine: MachineFacts, devices: Sequence[str]) -> str:

@@ -8,7 +8,9 @@ What a file should hold is best said by a msgspec struct, with the types of figu
 from __future__ import annotations
 
 import json
+import os
 import re
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ Parsed = TypeVar("Parsed")
 # Beyond these, ratios and sums of figures might be no numbers any more.
 Positive: TypeAlias = Annotated[float, Meta(ge=1e-100, le=1e100)]
 Count: TypeAlias = Annotated[float, Meta(ge=0, le=1e100)]
-Finite: TypeAlias = Annotated[float, Meta(ge=-1e100, le=1e100)]
+_Number: TypeAlias = Annotated[float, Meta(ge=-1e100, le=1e100)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Moment: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799_999)]
 """Milliseconds since 1970, up to the year 9999: no calendar here goes on."""
@@ -122,14 +124,9 @@ def figure(value: Any) -> float:
     return positive(value)
 
 
-def finite(value: Any) -> float:
-    """Any number that sums and ratios can be made of; ValueError if it is none."""
-    return float(_one(Finite, value, "number"))
-
-
 def count(value: Any) -> float:
     """A figure that is 0 or large enough to divide by; ValueError if it is neither."""
-    found = _one(Finite, value, "count")
+    found = _one(_Number, value, "count")
     return float(_one(Positive, value, "count") if found else 0.0)
 
 
@@ -150,3 +147,42 @@ def shown(value: Any) -> str:
     except RecursionError:
         quoted = "what is nested deeply"
     return quoted if len(quoted) <= _LONGEST else f"{quoted[:_LONGEST]}..."
+
+
+class LineFile:
+    """A file of JSON lines that grows while something is measured, and outlives an interruption.
+
+    Entries are on disk as soon as they are appended; from several threads.
+
+    `take` is called with each entry that is there; `what` says in sentences what an entry is.
+    """
+
+    def __init__(self, path: Path, what: str, take: Callable[[Mapping[str, Any]], None]) -> None:
+        self.path = path
+        # A sentence for each line that is no entry and is left out, and one if writing failed.
+        self.complaints: list[str] = []
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole, newline, torn = (path.read_bytes() if path.exists() else b"").rpartition(b"\n")
+        if torn:
+            # The line that was being written when the process was killed.
+            os.truncate(path, len(whole + newline))
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                parsed(f"line {number} of {path}", what, line, take)
+            except UnreadableFile as error:
+                self.complaints.append(f"{error} It is left out.")
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Write an entry through to the disk."""
+        line = json.dumps(entry, separators=(",", ":")) + "\n"
+        try:
+            with self._lock, self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            # What is measured is still in memory, and has its record at the end.
+            lost = f"{self.path} cannot be written: {error.strerror}. Nothing more is kept there."
+            if lost not in self.complaints:
+                self.complaints.append(lost)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from asv_bench.errors import Refused
 from asv_bench.output.console import make_console, print_table
-from asv_bench.output.destinations import STANDARD_OUTPUT, require_writable, write_text
+from asv_bench.output.destinations import STANDARD_OUTPUT, write_text
 from asv_bench.output.record import require_places
 from asv_bench.output.table import Table, to_csv
 
@@ -32,20 +32,9 @@ class TableFiles:
         paths = list(self)
         if paths.count(STANDARD_OUTPUT) > 1:
             raise Refused("two files cannot both go to standard output: give one a name.")
-        require_writable(*paths)
+        require_places(self.record, self.markdown, self.csv)
         console = make_console(stderr=STANDARD_OUTPUT in paths)
         object.__setattr__(self, "console", console)
-
-    @classmethod
-    def beside_record(
-        cls, record: Path | None, *, markdown: Path | None = None, csv: Path | None = None
-    ) -> TableFiles:
-        """The files of a command whose --json is its record; None: a new file in reports/runs.
-
-        Raises Refused if a file cannot be written.
-        """
-        require_places(record)
-        return cls(markdown, csv, record)
 
     def __iter__(self) -> Iterator[Path]:
         """The files that were named."""

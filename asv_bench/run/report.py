@@ -47,7 +47,7 @@ HEADLINE_COLUMNS = (
 def measure_and_report(settings: Settings) -> None:
     """Measure every mode of `settings`, print its tables, write its record."""
     flags = settings.flags
-    files = TableFiles.beside_record(flags.json, markdown=flags.markdown, csv=flags.csv)
+    files = TableFiles(flags.markdown, flags.csv, flags.json)
     require_writable((flags.profile_dir or PROFILE_DIR) / "trace" if flags.profile else None)
     console = files.console
     record = Record(settings.command, settings.to_json())

@@ -279,7 +279,7 @@ class Outputs:
 
     def files(self) -> TableFiles:
         """The files, each tried."""
-        return TableFiles.beside_record(self.json, markdown=self.markdown, csv=self.csv)
+        return TableFiles(self.markdown, self.csv, self.json)
 
 
 def ends_of(

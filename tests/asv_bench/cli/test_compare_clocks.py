@@ -62,7 +62,7 @@ def test_a_clock_that_the_head_lowers_is_said_before_the_verdict_and_recorded(
         monkeypatch.setattr(module, "FOLDER", tmp_path)
     record = tmp_path / "record.json"
     ends = [("HEAD~1", Commit(BASE, "before")), ("HEAD", Commit(HEAD, "after"))]
-    files, how = TableFiles.beside_record(record), MeasuringOptions(resume=False, anyway=True)
+    files, how = TableFiles(record=record), MeasuringOptions(resume=False, anyway=True)
     comparing = Comparing(OnGpu(), ends, ComparisonPlan(), files, how)
     comparing.show(comparing.settle(), record)
     said = " ".join(capsys.readouterr().out.split())

@@ -170,7 +170,7 @@ def test_where_nothing_can_be_written_that_is_said(
     def full(*_: Any, **__: Any) -> Iterator[Any]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(destinations.tempfile, "mkstemp", full)
+    monkeypatch.setattr(destinations.tempfile, "NamedTemporaryFile", full)
     with pytest.raises(WrittenElsewhere, match=r"no space left on device\. Nor could any other"):
         write_text(tmp_path / "run.json", "figures")
     with pytest.raises(Refused, match="no space left on device"):
