@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from importlib import import_module
@@ -15,10 +15,11 @@ from typer.core import TyperGroup
 
 from asv_bench import __version__
 from asv_bench.errors import Interrupted
-from asv_bench.git.working_tree import working_tree
+from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.output.record import REPOSITORY
 from asv_bench.session.exit_codes import exit_codes_text
+from asv_bench.session.grouped import grouped
 
 HELP = "Tells, with evidence, which commit made a program slower or faster."
 LAB_HELP = "What the developers of kvtrail run: its kernels, and its earlier host paths."
@@ -70,37 +71,25 @@ class Sessions(Enum):
     """It measures and writes nothing of another session's: it says that there is one."""
 
 
+_MORE_OR_LESS = ("--quiet", "-q", "--verbose", "-v")
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 _Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show each pair as it is measured.")
 ]
 
 
-_MORE_OR_LESS = ("--quiet", "-q", "--verbose", "-v")
+@dataclass(frozen=True)
+class _Saying:
+    """How much is said; the program takes it before a command's name, too."""
 
+    quiet: _Quiet = False
+    verbose: _Verbose = False
 
-def _say(quiet: bool, verbose: bool) -> None:
-    if quiet and verbose:
-        raise typer.BadParameter("--quiet and --verbose exclude each other.")
-    if quiet or verbose:
-        set_verbosity(Verbosity.QUIET if quiet else Verbosity.VERBOSE)
-
-
-def _saying_more_or_less(body: Callable[..., None]) -> Callable[..., None]:
-    """A command that takes --quiet and --verbose too, as the program does before its name."""
-
-    @functools.wraps(body)
-    def command(*given: Any, quiet: bool, verbose: bool, **named: Any) -> None:
-        _say(quiet, verbose)
-        body(*given, **named)
-
-    flags = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for name, kind in (("quiet", _Quiet), ("verbose", _Verbose))
-    ]
-    own = inspect.signature(body, eval_str=True).parameters.values()
-    command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
-    return command
+    def __post_init__(self) -> None:
+        if self.quiet and self.verbose:
+            raise typer.BadParameter("--quiet and --verbose exclude each other.")
+        if self.quiet or self.verbose:
+            set_verbosity(Verbosity.QUIET if self.quiet else Verbosity.VERBOSE)
 
 
 def examples_text(command: str, name: str | None = None) -> str:
@@ -131,17 +120,20 @@ class Command:
         if self.is_group:
             group = body()
             for own in group.registered_commands:
-                own.callback = _saying_more_or_less(own.callback)
+                own.callback = grouped(own.callback, _Saying)
                 full = f"{self.name} {own.name}"
                 own.epilog = examples_text(full if full in EXAMPLES else self.name, own.name)
             app.add_typer(group, name=self.name, rich_help_panel=self.panel)
             return
         paragraphs = (inspect.getdoc(body) or "").split("\n\n")
-        # A terminal breaks the lines anew.
-        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-        shown: dict[str, Any] = {"rich_help_panel": self.panel, "hidden": hidden}
-        shown["epilog"] = examples_text(self.name)
-        app.command(self.name, help=text, **shown)(_saying_more_or_less(body))
+        app.command(
+            self.name,
+            # A terminal breaks the lines anew.
+            help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
+            rich_help_panel=self.panel,
+            hidden=hidden,
+            epilog=examples_text(self.name),
+        )(grouped(body, _Saying))
 
 
 CALIBRATE = Command("calibrate", "cli.calibrate:calibrate", COMMITS, is_for_any=True)
@@ -170,12 +162,14 @@ LAB_COMMANDS = (
     Command("ladder", "studies.ladder.command:run", LAB, Sessions.LOCK),
 )
 """`lab VERB`; VERB alone is a hidden alias."""
+_BY_NAME = {command.name: command for command in (*COMMANDS, *LAB_COMMANDS)}
 
 
 class _Program(TyperGroup):
     """All commands; Ctrl-C ends each of them with a sentence."""
 
     def invoke(self, ctx: Any) -> Any:
+        set_verbosity(Verbosity.NORMAL)
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, typer.Abort) as error:
@@ -214,8 +208,7 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The application with the one command that a command line names, or with all."""
     words = [word for word in arguments if word not in _MORE_OR_LESS]
     name = words[1] if words[:1] == ["lab"] and words[1:] else "".join(words[:1])
-    known = {command.name for command in (*COMMANDS, *LAB_COMMANDS)}
-    return build_app(name) if name in known else build_app()
+    return build_app(name) if name in _BY_NAME else build_app()
 
 
 def command_of(arguments: Sequence[str]) -> Command | None:
@@ -224,34 +217,27 @@ def command_of(arguments: Sequence[str]) -> Command | None:
     if len(words) > 1 and words[0] in ("lab", "run"):
         # A workload is no command, unlike `run headline`.
         words = words[1:] if words[0] == "lab" or words[1] == "headline" else words
-    known = {command.name: command for command in (*COMMANDS, *LAB_COMMANDS)}
-    return known.get(words[0]) if words else None
-
-
-def version_text() -> str:
-    """The version and, in a checkout, the commit."""
-    tree = working_tree(REPOSITORY) if (REPOSITORY / "noxfile.py").is_file() else None
-    if tree is None or tree.commit is None:
-        return f"kvtrail {__version__}"
-    changed = ", with changes" if tree.dirty else ""
-    return f"kvtrail {__version__} (commit {tree.commit[:9]}{changed})"
+    return _BY_NAME.get(words[0]) if words else None
 
 
 def _print_version(is_wanted: bool) -> None:
-    if is_wanted:
-        typer.echo(version_text())
-        raise typer.Exit
+    if not is_wanted:
+        return
+    tree = working_tree(REPOSITORY) if (REPOSITORY / "noxfile.py").is_file() else WorkingTree(None)
+    changed = ", with changes" if tree.dirty else ""
+    commit = f" (commit {tree.commit[:9]}{changed})" if tree.commit else ""
+    typer.echo(f"kvtrail {__version__}{commit}")
+    raise typer.Exit
 
 
+@grouped
 def _global_options(
+    saying: _Saying,
     version: Annotated[
         bool,
         typer.Option(
             "--version", is_eager=True, callback=_print_version, help="Print the version and end."
         ),
     ] = False,
-    quiet: _Quiet = False,
-    verbose: _Verbose = False,
 ) -> None:
-    set_verbosity(Verbosity.NORMAL)
-    _say(quiet, verbose)
+    """What stands before a command's name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,131 +27,22 @@ from asv_bench.words import first_of
 
 MOST = 10_000
 """Pairs, rounds or processes of a figure that may be asked for."""
-Patterns: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--benchmark", "-b", help="Regular expression; may be given several times."),
-]
-MeasuredCommand: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[-- COMMAND...]",
-        help="A command whose wall time is measured, in the files of each commit and in any "
-        "repository (default: what kvtrail.toml says). One word with spaces is for the shell.",
-    ),
-]
-BASE: Any = typer.Argument(
-    help="The older commit: a hash, branch, tag, HEAD~3, or . for the tree; or a label."
-)
-HEAD: Any = typer.Argument(help="The newer one; . is the working tree as it stands.")
+
+
+def _option(flags: str, text: str, **more: Any) -> Any:
+    """An option by its names, with its help."""
+    return typer.Option(*flags.split(), help=text, **more)
+
+
+def _file_option(flag: str, text: str) -> Any:
+    """An option that names a file to write."""
+    return _option(flag, text, dir_okay=False, writable=True)
 
 
 def _metrics(default: str = "") -> Any:
     """An option that chooses metrics or benchmarks."""
     words = "Regular expression, looked for in names of metrics, or of benchmarks with parameters"
-    more = f"{words}; may be given several times{default}."
-    return typer.Option("--metric", "--benchmark", "-b", help=more)
-
-
-Metrics: TypeAlias = Annotated[list[str] | None, _metrics()]
-ComparedMetrics: TypeAlias = Annotated[
-    list[str] | None,
-    _metrics(
-        " (default: the metrics of kvtrail.toml, wall_s of a command, step time of the workload "
-        "scheduler)"
-    ),
-]
-MostPairs: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--pairs", max=MOST, help="Pairs of processes at most (default: 30)."),
-]
-MostRounds: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--rounds", max=MOST, help="Rounds of a life of each at most (default: 30)."),
-]
-FigureProcesses: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--rounds", max=MOST, help="Processes per figure and commit (default: 3, with --full 12)."
-    ),
-]
-ResultsFolder: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--results",
-        file_okay=False,
-        help="Where a subject's results and pages are kept (default: a folder of its own).",
-    ),
-]
-Full: TypeAlias = Annotated[
-    bool, typer.Option("--full", help="Every benchmark, 12 processes a figure.")
-]
-Devices: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--devices",
-        help="GPUs to spread pairs over: numbers or UUIDs separated by commas, or all "
-        "(default: the first).",
-    ),
-]
-Margin: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        "--margin",
-        min=0.1,
-        max=50,
-        help="Difference that matters, in per cent: slower and faster are by at least as much, "
-        "equivalent is shown to be within it. A noisy machine answers sooner to a wider one.",
-    ),
-]
-Anyway: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--anyway", help="Measure even where what is measured is the same in both commits."
-    ),
-]
-SubjectPath: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--subject",
-        # Known before --list is, wherever it stands.
-        is_eager=True,
-        dir_okay=False,
-        help="The file that says what is measured (default: the nearest kvtrail.toml).",
-    ),
-]
-Resume: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        "--resume/--fresh",
-        help="Go on with the pairs of an earlier run of the same command, or start over "
-        "(default: go on where it was interrupted, start over where it had its answer).",
-    ),
-]
-AxisKind: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--axis", help="Compare commits, or the labels of the subject's file."),
-]
-RequireGpu: TypeAlias = Annotated[
-    bool, typer.Option("--require-gpu", help="Fail unless a GPU is measured.")
-]
-RequireQuiet: TypeAlias = Annotated[
-    bool, typer.Option("--require-quiet", help="Refuse to measure on a machine with other load.")
-]
-
-
-def _file_option(flag: str, what: str) -> Any:
-    """An option that names a file to write."""
-    return typer.Option(flag, dir_okay=False, writable=True, help=what)
-
-
-MarkdownPath: TypeAlias = Annotated[
-    Path | None,
-    _file_option("--markdown", "Where the table goes as Markdown; - is standard output."),
-]
-CsvPath: TypeAlias = Annotated[
-    Path | None,
-    _file_option("--csv", "Where the table goes as CSV, with raw values; - is standard output."),
-]
+    return _option("--metric --benchmark -b", f"{words}; may be given several times{default}.")
 
 
 def _print_names(context: typer.Context, is_wanted: bool) -> None:
@@ -162,24 +53,108 @@ def _print_names(context: typer.Context, is_wanted: bool) -> None:
     else:
         declared = OwnSuite(REPOSITORY)
     declared.choose((".",), None)
-    names = [metric.name for metric in declared.metrics]
-    # Plain lines, for other programs too.
-    for name in names:
-        typer.echo(name)
+    for metric in declared.metrics:
+        typer.echo(metric.name)  # plain lines, for other programs too
     raise typer.Exit
 
 
-ListBenchmarks: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--list",
-        callback=_print_names,
-        help="Print the metrics or benchmarks that can be named on this machine, and end.",
+BASE: Any = typer.Argument(
+    help="The older commit: a hash, branch, tag, HEAD~3, or . for the tree; or a label."
+)
+HEAD: Any = typer.Argument(help="The newer one; . is the working tree as it stands.")
+MeasuredCommand = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- COMMAND...]",
+        help="A command whose wall time is measured, in the files of each commit and in any "
+        "repository (default: what kvtrail.toml says). One word with spaces is for the shell.",
     ),
 ]
-Yes: TypeAlias = Annotated[
-    bool, typer.Option("--yes", help="Begin without asking, however long it takes.")
+Patterns = Annotated[
+    list[str] | None, _option("--benchmark -b", "Regular expression; may be given several times.")
 ]
+Metrics = Annotated[list[str] | None, _metrics()]
+ComparedMetrics = Annotated[
+    list[str] | None,
+    _metrics(
+        " (default: the metrics of kvtrail.toml, wall_s of a command, step time of the workload "
+        "scheduler)"
+    ),
+]
+MostPairs = Annotated[
+    int | None, _option("--pairs", "Pairs of processes at most (default: 30).", max=MOST)
+]
+MostRounds = Annotated[
+    int | None, _option("--rounds", "Rounds of a life of each at most (default: 30).", max=MOST)
+]
+FigureProcesses = Annotated[
+    int | None,
+    _option("--rounds", "Processes per figure and commit (default: 3, with --full 12).", max=MOST),
+]
+ResultsFolder = Annotated[
+    Path | None,
+    _option(
+        "--results",
+        "Where a subject's results and pages are kept (default: a folder of its own).",
+        file_okay=False,
+    ),
+]
+Full = Annotated[bool, _option("--full", "Every benchmark, 12 processes a figure.")]
+Devices = Annotated[
+    str | None,
+    _option(
+        "--devices",
+        "GPUs to spread pairs over: numbers or UUIDs separated by commas, or all "
+        "(default: the first).",
+    ),
+]
+Margin = Annotated[
+    float,
+    _option(
+        "--margin",
+        "Difference that matters, in per cent: slower and faster are by at least as much, "
+        "equivalent is shown to be within it. A noisy machine answers sooner to a wider one.",
+        min=0.1,
+        max=50,
+    ),
+]
+Anyway = Annotated[
+    bool,
+    _option("--anyway", "Measure even where what is measured is the same in both commits."),
+]
+SubjectPath = Annotated[
+    Path | None,
+    _option(
+        "--subject",
+        "The file that says what is measured (default: the nearest kvtrail.toml).",
+        is_eager=True,  # known before --list is, wherever it stands
+        dir_okay=False,
+    ),
+]
+AxisKind = Annotated[
+    str | None, _option("--axis", "Compare commits, or the labels of the subject's file.")
+]
+RequireGpu = Annotated[bool, _option("--require-gpu", "Fail unless a GPU is measured.")]
+RequireQuiet = Annotated[
+    bool, _option("--require-quiet", "Refuse to measure on a machine with other load.")
+]
+MarkdownPath = Annotated[
+    Path | None,
+    _file_option("--markdown", "Where the table goes as Markdown; - is standard output."),
+]
+CsvPath = Annotated[
+    Path | None,
+    _file_option("--csv", "Where the table goes as CSV, with raw values; - is standard output."),
+]
+ListBenchmarks = Annotated[
+    bool,
+    _option(
+        "--list",
+        "Print the metrics or benchmarks that can be named on this machine, and end.",
+        callback=_print_names,
+    ),
+]
+Yes = Annotated[bool, _option("--yes", "Begin without asking, however long it takes.")]
 
 
 @dataclass(frozen=True)
@@ -257,7 +232,14 @@ class MeasuringOptions:
     """How commits are compared."""
 
     margin: Margin = 100 * DEFAULT_MARGIN
-    resume: Resume = None
+    resume: Annotated[
+        bool | None,
+        _option(
+            "--resume/--fresh",
+            "Go on with the pairs of an earlier run of the same command, or start over "
+            "(default: go on where it was interrupted, start over where it had its answer).",
+        ),
+    ] = None
     anyway: Anyway = False
     require_gpu: RequireGpu = False
     require_quiet: RequireQuiet = False
