@@ -14,7 +14,7 @@ from asv_bench.git.working_tree import working_tree
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.histories import Histories
 from asv_bench.history.history_session import HistorySession, Measured
-from asv_bench.output.figure_rows import figure_rows, figure_table
+from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY, WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu
@@ -72,7 +72,7 @@ def bench(
     if require_gpu:
         require_gpu_figure(measured)
     facts = session.record.machine
-    files.show(figure_table(figure_rows(measured.figures), title_of(facts, commit)))
+    files.show(figure_table(measured.figures, title_of(facts, commit)))
     path = session.write_record(files.record)
     page = build_own_page(histories, console)
     console.print(f"result: {results.relative_to(REPOSITORY) / facts.name}/{commit[:8]}-*.json")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure
-from asv_bench.output.figure_rows import FigureRow, ShownFigure, columns_of, figure_rows
+from asv_bench.output.figure_rows import figure_text, place_of
 from asv_bench.output.table import Cell, Column, Table, percentage
 
 MAIN = "scheduler"
@@ -20,53 +21,41 @@ NO_VERDICT = (
 def history_tables(figures: Sequence[Figure], commits: Sequence[Commit]) -> list[Table]:
     """Tables of the figures at some commits, which are in order.
 
-    They are of `scheduler` if it was measured, else of the first few workloads or calls, or of all
-    metrics of a subject; the page has all of them.
+    They are of `scheduler` if it was measured, else of the first few benchmarks, or of all metrics
+    of a subject; the page has all of them.
     """
-    rows_of_commit = {
-        commit.hash: {
-            (row.name, _title(row)): row
-            for row in figure_rows([figure for figure in figures if figure.commit == commit.hash])
-        }
-        for commit in commits
-    }
-    # In the order of the newest commit's rows; what only older ones have comes after.
-    keys = list(
-        dict.fromkeys(key for commit in reversed(commits) for key in rows_of_commit[commit.hash])
-    )
-    shown = [key for key in keys if key[0] == MAIN] or keys[:MOST_TABLES]
-    return [
-        _table(key[1], [(commit, rows_of_commit[commit.hash].get(key)) for commit in commits])
-        for key in shown
-    ]
+    places = {commit.hash: place for place, commit in enumerate(commits)}
+    found: dict[str, dict[str, dict[str, Figure]]] = {}
+    # In the order of the newest commit's figures; what only older ones have comes after.
+    for figure in sorted(figures, key=lambda figure: -places.get(figure.commit, -1)):
+        of_what, name = place_of(figure)
+        if figure.commit in places and not figure.failed:
+            found.setdefault(of_what, {}).setdefault(name, {})[figure.commit] = figure
+    shown = [title for title in found if title.partition(",")[0] == MAIN]
+    return [_table(title, found[title], commits) for title in shown or [*found][:MOST_TABLES]]
 
 
-def _title(row: FigureRow) -> str:
-    return row.title if row.batch is None else f"{row.title}, batch {row.batch}"
-
-
-def _table(title: str, rows: Sequence[tuple[Commit, FigureRow | None]]) -> Table:
-    used = columns_of(row for _, row in rows if row is not None)
-    cells = []
-    above: Mapping[str, ShownFigure] = {}
-    for commit, row in rows:
-        figures = {} if row is None else row.figures
-        name = Cell(commit.hash, note=commit.subject, text=commit.short)
-        cells.append((name, *(_cell(column, figures, above) for column in used), commit.subject))
-        above = figures
+def _table(title: str, figures: dict[str, dict[str, Figure]], commits: Sequence[Commit]) -> Table:
+    units = {name: next(iter(of_name.values())).unit for name, of_name in figures.items()}
     columns = (
         Column("commit", "commit and subject", kind="text"),
-        *used,
+        *(Column(one, one, show=partial(figure_text, unit=unit)) for one, unit in units.items()),
         Column("subject", "subject", kind="data"),
     )
-    return Table(columns, cells, title, NO_VERDICT)
+    rows = []
+    above: Commit | None = None
+    for commit in commits:
+        cells = [_cell(of_name, commit, above) for of_name in figures.values()]
+        name = Cell(commit.hash, note=commit.subject, text=commit.short)
+        rows.append((name, *cells, commit.subject))
+        above = commit
+    return Table(columns, rows, title, NO_VERDICT)
 
 
-def _cell(
-    column: Column, figures: Mapping[str, ShownFigure], above: Mapping[str, ShownFigure]
-) -> Cell:
-    if column.key not in figures:
+def _cell(figures: dict[str, Figure], commit: Commit, above: Commit | None) -> Cell:
+    figure = figures.get(commit.hash)
+    before = figures[above.hash].median if above is not None and above.hash in figures else 0.0
+    if figure is None:
         return Cell(None)
-    value, before = figures[column.key].value, above.get(column.key)
-    note = percentage(value / before.value - 1, 1, signed=True) if before and before.value else ""
-    return Cell(value, note=note)
+    note = percentage(figure.median / before - 1, 1, signed=True) if before else ""
+    return Cell(figure.median, note=note)

@@ -20,8 +20,9 @@ def grouped(body: Callable[..., None], *beside: type[Any]) -> Callable[..., None
         inspect.Parameter(f"beside_{number}", inspect.Parameter.KEYWORD_ONLY, annotation=kind)
         for number, kind in enumerate(beside)
     ]
-    groups: dict[str, type[Any]] = {
-        one.name: one.annotation for one in (*more, *own) if is_dataclass(one.annotation)
+    kinds = {one.name: one.annotation for one in (*more, *own)}
+    groups = {
+        name: kind for name, kind in kinds.items() if isinstance(kind, type) and is_dataclass(kind)
     }
     options: list[inspect.Parameter] = []
     for one in (*own, *more):

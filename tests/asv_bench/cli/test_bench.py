@@ -151,10 +151,8 @@ def test_the_real_benchmarks_run_where_there_is_no_git_history(tmp_path: Path) -
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "there is no git history to compare it with" in " ".join(done.stdout.split())
-    (scheduler,) = re.findall(r"│ scheduler +│ +(\d+) │ (.+)│", done.stdout)
-    assert scheduler[0] in ("16", "64")
-    assert len(re.findall(r"\d", scheduler[1])) > 8, "step, TPOT, TTFT and tokens/s are filled"
-    assert "append bookkeeping, array" in done.stdout
+    assert len(re.findall(r"│ scheduler, .+ │ +[\d.]+ [µm]?s", done.stdout)) == 4
+    assert "append bookkeeping, " in done.stdout
     assert (tmp_path / "reports" / "pages" / "index.html").is_file()
 
 

@@ -270,13 +270,14 @@ def test_the_table_is_of_scheduler_where_that_was_measured(tmp_path: Path) -> No
         figure_of("a" * 40, 1, "streaming.Streaming.track_step_time", TINY, 0.1),
     ]
     (table,) = history_tables(figures, in_order(figures, tmp_path))
-    assert table.title == "scheduler, batch 16"
-    assert [column.title for column in table.columns[1:-1]] == ["step or call", "TTFT", "tokens/s"]
+    assert table.title == "scheduler, gpt2-tiny"
+    names = [column.title for column in table.columns[1:-1]]
+    assert names == ["ttft", "step time", "seconds per token"]
     # A figure that the row above lacks is compared with none.
     assert cells(table) == [
-        ["aaaaaaaa", "2.00 ms", "500 ms", "1,000"],
-        ["bbbbbbbb", "2.20 ms\n+10.0 %", "-", "500\n-50.0 %"],
-        ["cccccccc", "-", "600 ms", "-"],
+        ["aaaaaaaa", "500 ms", "2.00 ms", "1.00 ms"],
+        ["bbbbbbbb", "-", "2.20 ms\n+10.0 %", "2.00 ms\n+100.0 %"],
+        ["cccccccc", "600 ms", "-", "-"],
     ]
 
 
@@ -288,7 +289,7 @@ def test_without_scheduler_the_tables_are_of_what_was_selected(tmp_path: Path) -
         figure_of("b" * 40, 2, "host.Startup.track_import", {}, 0.1),
     ]
     tables = history_tables(figures, in_order(figures, tmp_path))
-    assert [table.title for table in tables] == ["startup, import", "decode, context 128, batch 8"]
+    assert [table.title for table in tables] == ["startup", "decode, gpt2, batch 8, context 128"]
     assert cells(tables[0])[1] == ["bbbbbbbb", "100 ms\n-50.0 %"]
-    many = [figure_of("a" * 40, 1, f"host.Thing.track_{n}", {}, 0.2) for n in range(9)]
+    many = [figure_of("a" * 40, 1, f"host.Thing{n}.track_x", {}, 0.2) for n in range(9)]
     assert len(history_tables(many, in_order(many, tmp_path))) == 4

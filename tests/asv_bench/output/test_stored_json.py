@@ -25,7 +25,7 @@ from asv_bench.history.kept_answers import read_answers
 from asv_bench.history.sessions import read_ratios, sessions_of
 from asv_bench.measure.log import Log, Logged
 from asv_bench.measure.rounds import two_cells
-from asv_bench.output.figure_rows import figure_rows
+from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.stored_json import Positive, Text, UnreadableFile, read_stored
 from asv_bench.pages.records import read_records, reasons_of, verdicts_of
@@ -47,7 +47,7 @@ def read_stored_results(folder: Path) -> int:
     for series in {figure.series for figure in results.figures}:
         members = [figure for figure in results.figures if figure.series == series]
         changes_in(points_of(members, commits, {}, sessions_of(members)))
-    figure_rows(results.figures)
+    figure_table(results.figures, "")
     write_published(results, folder, folder.parent / "published")
     return len(results.complaints)
 
