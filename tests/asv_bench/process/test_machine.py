@@ -17,7 +17,6 @@ from asv_bench.errors import Refused
 from asv_bench.process.gpu import (
     GpuState,
     chosen_gpus,
-    clock_events,
     gpu_reader,
     gpu_state,
     visible_gpus,
@@ -126,13 +125,6 @@ def test_a_gpu_counts_only_with_a_torch_that_can_use_it(
 ) -> None:
     monkeypatch.setattr(machine, "_torch_versions", lambda: {"cuda": cuda})
     assert has_cuda_gpu() == (cuda is not None)
-
-
-def test_clock_events_are_the_set_bits() -> None:
-    assert clock_events(0) == ()
-    assert clock_events(0x1 | 0x4 | 0x80) == ("gpu_idle", "sw_power_cap", "hw_power_brake_slowdown")
-    throttled = [GpuState(1, 1, clock_events(bits), 1, 1.0).throttled for bits in (0x4, 0x3)]
-    assert throttled == [True, False]
 
 
 def test_the_reference_gpu_host_is_recognised(facts: MachineFacts) -> None:

@@ -67,7 +67,7 @@ def test_a_system_that_tells_nothing_is_not_worth_a_word(tmp_path: Path) -> None
         ((), 37, "GPU {} is busy 37 % of the time"),
     ],
 )
-@pytest.mark.parametrize("devices", [None, ["cuda"], ["cuda:0"], ["0"], ["GPU-aa"]])
+@pytest.mark.parametrize("devices", [None, ["cuda:0"], ["GPU-aa"]])
 def test_others_on_the_gpu_are_named(
     monkeypatch: pytest.MonkeyPatch,
     devices: list[str] | None,
@@ -91,8 +91,6 @@ def test_it_is_said_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     record = Record("scheduler", {})
     record.look_around(Console(file=file, width=400), ["cpu"])
     content = json.loads(json.dumps(record.to_json()))
-    assert content["surroundings"]["busy_cores"] == 1.9
     assert content["surroundings"]["gpus"][0]["processes"] == [7]
-    assert content["warnings"] == seen.sentences()
-    assert file.getvalue().splitlines() == seen.sentences()
+    assert content["warnings"] == file.getvalue().splitlines() == seen.sentences()
     assert len(seen.sentences()) == 3
