@@ -21,7 +21,7 @@ try:
         from asv_bench.output.console import make_console
         from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
         from asv_bench.process.checkout_lock import checkout_lock, other_session
-        from asv_bench.process.threads import measured_environment
+        from asv_bench.process.environment import measured_environment
         from asv_bench.session.exit_codes import ExitCode
     except ModuleNotFoundError as error:
         sentence = missing_sentence(error)

@@ -26,7 +26,7 @@ from .sharing import SharesRuns, check_identity, shared_figure, tracked
 
 
 def measure():
-    import asv_bench.process.contract
+    import asv_bench.process.environment
     import engine
 
     threads = int(os.environ["OMP_NUM_THREADS"])

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.process.contract import COMMIT_MARKER, ENVIRONMENT_TYPE, MEASURED_PACKAGES
+from asv_bench.process.environment import COMMIT_MARKER, ENVIRONMENT_TYPE, MEASURED_PACKAGES
 
 Samples: TypeAlias = dict[str, Any]
 

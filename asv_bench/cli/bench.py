@@ -17,8 +17,8 @@ from asv_bench.history.history_session import HistorySession, Measured
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY, WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
+from asv_bench.process.environment import measured_threads, threads_text
 from asv_bench.process.machine import MachineFacts, has_cuda_gpu
-from asv_bench.process.threads import measured_threads, threads_text
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     FigureProcesses,

@@ -17,9 +17,9 @@ from asv_bench.output.destinations import write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record, require_places, write_json
 from asv_bench.output.stored_json import positive, read_stored, text
+from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
-from asv_bench.process.threads import threads_text
 from asv_bench.run.report import HEADLINE_COLUMNS, headline_table
 from asv_bench.session.options import place_of_figures
 from asv_bench.words import processes_apart

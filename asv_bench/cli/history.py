@@ -18,7 +18,7 @@ from asv_bench.history.sessions import write_session
 from asv_bench.history.table import history_tables
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.threads import measured_threads, threads_text
+from asv_bench.process.environment import measured_threads, threads_text
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     Anyway,

@@ -16,8 +16,8 @@ from asv_bench.explain.traced import torch_traces
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
+from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import chosen_device
-from asv_bench.process.threads import threads_text
 from asv_bench.run.settings import PROFILE_DIR
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import Outputs

@@ -27,7 +27,7 @@ from asv_bench.lab.step_counters import (
     run_steps,
     warm_engine,
 )
-from asv_bench.process.contract import MEASURED_PACKAGES
+from asv_bench.process.environment import MEASURED_PACKAGES
 
 BATCH, KERNEL_BATCH = 8, 64
 

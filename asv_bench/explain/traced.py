@@ -14,7 +14,7 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.profile_child import Decoded, Window
 from asv_bench.explain.trace import TraceSummary, read_trace
 from asv_bench.output.record import REPOSITORY
-from asv_bench.process.borrowed_paths import borrowed_paths, search_path
+from asv_bench.process.environment import borrowed_paths, search_path
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.run.settings import NVTX_VARIABLE
 

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from asv_bench.errors import Refused
 from asv_bench.git.repository import AS_IT_IS, GitError, Repository
-from asv_bench.process.contract import COMMIT_MARKER, MEASURED_PACKAGES
+from asv_bench.process.environment import COMMIT_MARKER, MEASURED_PACKAGES
 
 FILE, PROGRAM, LINK, FOLDER, SUBMODULE = "100644", "100755", "120000", "040000", "160000"
 """Modes, as git writes them."""

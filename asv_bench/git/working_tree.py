@@ -15,7 +15,7 @@ from pathlib import Path
 
 from asv_bench.git.commit_tree import FOLDER, SUBMODULE, read_entry
 from asv_bench.git.repository import GitError, NoRepository, Repository, quoted
-from asv_bench.process.contract import MEASURED_PACKAGES
+from asv_bench.process.environment import MEASURED_PACKAGES
 
 RULER_PATHS = ("asv_bench", "asv.conf.json")
 """What else decides a figure: the benchmarks themselves."""

@@ -22,10 +22,8 @@ from asv.plugins.git import Git
 from asv_bench.git.commit_tree import lay_out
 from asv_bench.git.repository import GitError, Repository, git_environment
 from asv_bench.history.asv_machine import describe_machine
-from asv_bench.process.borrowed_paths import borrowed_paths
-from asv_bench.process.contract import ENVIRONMENT_TYPE
+from asv_bench.process.environment import ENVIRONMENT_TYPE, borrowed_paths, measured_environment
 from asv_bench.process.machine import machine_facts
-from asv_bench.process.threads import measured_environment
 
 _HOST_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 

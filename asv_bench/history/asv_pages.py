@@ -13,8 +13,8 @@ from asv_bench.history.asv_results import read_results
 from asv_bench.history.filing import write_published
 from asv_bench.history.histories import Histories
 from asv_bench.output.stored_json import read_stored
+from asv_bench.process.environment import measured_environment
 from asv_bench.process.run_apart import last_words
-from asv_bench.process.threads import measured_environment
 
 _LAST_LINES = 3
 

@@ -29,9 +29,8 @@ from asv_bench.measure.software import Software, software_of
 from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import in_turns
 from asv_bench.output.progress import doing
-from asv_bench.process.contract import TRIAL_VARIABLE
+from asv_bench.process.environment import TRIAL_VARIABLE, measured_threads
 from asv_bench.process.gpu_watch import GpuWatch
-from asv_bench.process.threads import measured_threads
 from asv_bench.stats.paired import undisturbed
 from asv_bench.subjects.where import Work
 

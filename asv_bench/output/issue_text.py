@@ -17,9 +17,9 @@ from asv_bench.output.markdown import fenced, inline
 from asv_bench.output.record import Record, without_folders
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.output.table import Table
+from asv_bench.process.environment import threads_text
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.process.machine import MachineFacts
-from asv_bench.process.threads import threads_text
 
 LIMIT = 65_000
 """Characters; GitHub takes 65,536 in one comment."""

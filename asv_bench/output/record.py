@@ -20,10 +20,10 @@ from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.redaction import words_without_secrets
+from asv_bench.process.environment import measured_threads, threads_text
 from asv_bench.process.gpu import GpuState, gpu_state
 from asv_bench.process.machine import MachineFacts, machine_facts
 from asv_bench.process.surroundings import Surroundings, look_around
-from asv_bench.process.threads import measured_threads, threads_text
 
 SCHEMA = 1
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.redaction import without_known_secrets
-from asv_bench.process.threads import measured_environment
+from asv_bench.process.environment import measured_environment
 
 
 def run_apart(

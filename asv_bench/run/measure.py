@@ -16,7 +16,7 @@ import numpy as np
 from asv_bench.explain.profile_child import traced
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import describe
-from asv_bench.process.contract import TRIAL_VARIABLE
+from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.stats.percentiles import Summary, summarize
 from asv_bench.workloads.drive import (

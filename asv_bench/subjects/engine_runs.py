@@ -13,8 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.process.borrowed_paths import borrowed_paths, search_path
-from asv_bench.process.contract import MEASURED_PACKAGES
+from asv_bench.process.environment import MEASURED_PACKAGES, borrowed_paths, search_path
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import ENGINE_NEEDS, same_engine

@@ -31,16 +31,19 @@ from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
-from asv_bench.process.borrowed_paths import borrowed_paths, search_path
-from asv_bench.process.contract import ENVIRONMENT_TYPE, MEASURED_PACKAGES, TRIAL_VARIABLE
-from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
-from asv_bench.process.machine import has_cuda_gpu
-from asv_bench.process.threads import (
+from asv_bench.process.environment import (
+    ENVIRONMENT_TYPE,
+    MEASURED_PACKAGES,
     THREADS_VARIABLE,
+    TRIAL_VARIABLE,
+    borrowed_paths,
     measured_environment,
     measured_threads,
+    search_path,
     threads_text,
 )
+from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
+from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.subjects.axis import Axis, Commits, Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Metric

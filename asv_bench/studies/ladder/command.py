@@ -17,9 +17,9 @@ from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, RUNS, Record, require_places, write_json
 from asv_bench.packages import require_packages
+from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
 from asv_bench.process.run_apart import termination_as_interrupt
-from asv_bench.process.threads import threads_text
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import Devices, Margin, RequireGpu, insist_on_gpu
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here

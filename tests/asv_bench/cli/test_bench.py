@@ -19,7 +19,7 @@ from asv_bench.git.working_tree import WorkingTree, snapshot
 from asv_bench.history.asv_results import Figure, Series, read_results
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.history_session import Measured
-from asv_bench.process.contract import MEASURED_PACKAGES
+from asv_bench.process.environment import MEASURED_PACKAGES
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from toy_project import run_ruler
 
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY, Record
+from asv_bench.process.environment import measured_environment, measured_threads, threads_text
 from asv_bench.process.run_apart import run_apart
-from asv_bench.process.threads import measured_environment, measured_threads, threads_text
 
 
 @pytest.mark.parametrize(("given", "threads"), [(None, "1"), ("", "1"), ("3", "3")])

@@ -23,7 +23,7 @@ from asv_bench.measure.processes import Ended, Job, LifeFailed, Processes
 from asv_bench.measure.samples import CommitUnusable, GpuConditions, Pair, SampleFailed
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
-from asv_bench.process.contract import TRIAL_VARIABLE
+from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.subjects import own_suite
 from asv_bench.subjects.own_suite import BenchmarkLife, OwnSuite
 from asv_bench.subjects.subject import Metric

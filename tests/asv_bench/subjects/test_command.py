@@ -114,7 +114,7 @@ def test_the_working_tree_runs_with_what_is_not_committed(toy: ToyRepository) ->
 def test_the_command_sees_its_tree_and_the_users_threads(
     toy: ToyRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asv_bench.process.threads._USERS_OWN", None)
+    monkeypatch.setattr("asv_bench.process.environment._USERS_OWN", None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     line = 'test "$PWD" = "$KVTRAIL_TREE" && test -n "$KVTRAIL_LABEL" && test -z "$OMP_NUM_THREADS"'
     subject = DeclaredSubject.of_command(toy.root, [line])

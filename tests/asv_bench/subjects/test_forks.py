@@ -21,8 +21,7 @@ from toy_project import ROOT
 
 from asv_bench.measure.command_line import PythonCommand
 from asv_bench.measure.processes import Ended, Job, LifeFailed, Processes
-from asv_bench.process.borrowed_paths import borrowed_paths, search_path
-from asv_bench.process.threads import measured_environment
+from asv_bench.process.environment import borrowed_paths, measured_environment, search_path
 from asv_bench.subjects.own_suite import PRELOAD
 
 FACTS = """
@@ -302,8 +301,8 @@ def test_a_server_that_cannot_begin_is_named(processes: Processes, tmp_path: Pat
 COMMAND = """
 import sys
 from pathlib import Path
-from asv_bench.process.threads import measured_environment
 from asv_bench.measure.processes import Job, Processes
+from asv_bench.process.environment import measured_environment
 
 folder = Path(sys.argv[1])
 words = (sys.executable, str(folder / "script.py"), str(folder / "pids-8"), "long")

@@ -1,0 +1,113 @@
+"""What processes that measure are told: their threads, where packages lie, and what asv agrees on.
+
+The operators of a tiny model are too short to be split: with more threads than idle cores, threads
+wait for each other. So a process has one thread unless the user sets OMP_NUM_THREADS.
+
+Free of imports from asv, which the measured processes have no need to load.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+
+from asv_bench.errors import Refused
+
+ENVIRONMENT_TYPE = "host"
+"""The name of the environment in asv.conf.json and in the names of result files."""
+
+MEASURED_PACKAGES = ("engine", "kernels")
+"""What an environment holds of a commit: the packages of the wheel and nothing else of it, so that
+no benchmark can pick up the ruler of the commit instead of today's."""
+
+COMMIT_MARKER = "COMMIT"
+"""A file beside the measured packages that names their commit; the identity guard reads it."""
+
+TRIAL_VARIABLE = "KVTRAIL_TRIAL"
+"""Set for the first life of a variant, which shows what it can give; its figures are not kept."""
+
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+"""Read by torch when it is imported, and never again."""
+
+_USERS_OWN = os.environ.get(THREADS_VARIABLE)
+"""Before this process sets it for what it measures itself."""
+
+
+def measured_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of a process that measures: one thread where the user set no number.
+
+    `environment` is what it would inherit; None: this process's own variables.
+    """
+    inherited = dict(os.environ if environment is None else environment)
+    inherited[THREADS_VARIABLE] = inherited.get(THREADS_VARIABLE, "").strip() or "1"
+    return inherited
+
+
+def users_environment() -> dict[str, str]:
+    """The variables as the user has them, for commands whose threads are not ours to number."""
+    variables = dict(os.environ)
+    if not _USERS_OWN:
+        variables.pop(THREADS_VARIABLE, None)
+    else:
+        variables[THREADS_VARIABLE] = _USERS_OWN
+    return variables
+
+
+def measured_threads() -> int:
+    """The number of threads of the processes that this one starts, or of itself if it measures.
+
+    Raises Refused if the user's value is not a number: torch would use all cores.
+    """
+    text = measured_environment()[THREADS_VARIABLE]
+    # OpenMP takes a list, a number for each level of nesting; torch uses the first.
+    first = text.partition(",")[0].strip()
+    if not first.isdecimal() or int(first) < 1:
+        raise Refused(
+            f"{THREADS_VARIABLE} is {text!r}; it must be a number of threads, 1 or more. Unset it "
+            f"to measure with one."
+        )
+    return int(first)
+
+
+def threads_text(threads: int) -> str:
+    """A number of threads in words."""
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def search_path(paths: Sequence[str]) -> str:
+    """The paths as PYTHONPATH takes them.
+
+    Raises Refused if one of them holds the separator, which nothing in that variable can express.
+    """
+    for path in paths:
+        if os.pathsep in path:
+            raise Refused(
+                f"the path {path} holds {os.pathsep!r}, which separates the entries of Python's "
+                f"search path; move it to a folder without that character."
+            )
+    return os.pathsep.join(paths)
+
+
+def borrowed_paths() -> list[str]:
+    """Directories from which this interpreter imports packages, in order, its own library excluded.
+
+    The interpreter may itself live in a virtual environment that borrows from another one by a
+    `.pth` file, so the search path as it stands is what counts, not where it was configured.
+    Checkouts of this project are left out: a measured process must not find any engine but that of
+    its commit.
+    """
+    library = {
+        os.path.realpath(path)
+        for name in ("stdlib", "platstdlib")
+        if (path := sysconfig.get_path(name))
+    }
+    library |= {os.path.join(path, "lib-dynload") for path in set(library)}
+    borrowed = []
+    for entry in sys.path:
+        path = os.path.abspath(entry)
+        is_checkout = os.path.isfile(os.path.join(path, "asv_bench", "__main__.py"))
+        if os.path.isdir(path) and os.path.realpath(path) not in library and not is_checkout:
+            borrowed.append(path)
+    return borrowed
