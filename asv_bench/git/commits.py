@@ -103,7 +103,13 @@ def commits_in_order(dates: Mapping[str, int], repository: Repository) -> list[C
     Dates alone cannot order them: commits of one rebase share theirs. Commits that the repository
     does not hold, or all if there is none, stand where their date puts them.
     """
-    known = _known_in_order(dates, repository)
+    try:
+        # A HEAD that is no branch's is among them.
+        listed = repository.ask("rev-list", "--all", "--topo-order", "--reverse").decode().split()
+    except NoRepository:
+        listed = []
+    measured = [commit for commit in listed if commit in dates]
+    known = repository.commits(measured) if measured else {}
     unknown = sorted(set(dates) - set(known), key=lambda commit: (dates[commit], commit))
     ordered: list[Commit] = []
     for commit in known.values():
@@ -128,13 +134,3 @@ def commits_on_line(
         return list(measured.values()), 0
     on_line = [measured[commit] for commit in line if commit in measured]
     return on_line, len(measured) - len(on_line)
-
-
-def _known_in_order(dates: Mapping[str, int], repository: Repository) -> dict[str, Commit]:
-    try:
-        # A HEAD that is no branch's is on the page too.
-        heads = [head] if (head := repository.resolve("HEAD")) else []
-        listed = repository.ask("rev-list", "--all", *heads, "--topo-order", "--reverse")
-    except NoRepository:
-        return {}
-    return repository.commits(commit for commit in listed.decode().split() if commit in dates)

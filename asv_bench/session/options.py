@@ -11,11 +11,10 @@ import typer
 from rich.console import Console
 
 from asv_bench.compare.plan import DEFAULT_MARGIN
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import Commit, kind_of
-from asv_bench.measure.places import CPU
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table_files import TableFiles
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts
@@ -320,15 +319,6 @@ def parent_of(subject: DeclaredSubject, name: str) -> str:
     if name == WORKING_TREE or not subject.resolve(name).parents:
         raise Refused(f"{name} has no commit before it that could be meant; name all of them.")
     return f"{name}^"
-
-
-def insist_on_gpu(devices: Sequence[str]) -> None:
-    """Refuse to measure anything but GPUs.
-
-    Raises MeasurementFailed if the processes would run on the CPU.
-    """
-    if tuple(devices) == (CPU,):
-        raise MeasurementFailed("--require-gpu was given, but there is no GPU that torch can use.")
 
 
 def place_of_figures(kept: Path, output: Path | None, facts: MachineFacts) -> Path:

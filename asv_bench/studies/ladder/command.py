@@ -11,7 +11,7 @@ from rich.console import Console
 
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
-from asv_bench.errors import Refused
+from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.measure.places import CPU, shared_out
 from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.progress import Progress
@@ -21,7 +21,7 @@ from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import Devices, Margin, RequireGpu, insist_on_gpu
+from asv_bench.session.options import Devices, Margin, RequireGpu
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
 from asv_bench.studies.ladder.engine_in_turns import TURN_STEPS
 from asv_bench.studies.ladder.findings import (
@@ -97,8 +97,8 @@ def run(
         _write_pages(output or REPORTS, console)
         return
     chosen = devices_named(devices)
-    if require_gpu:
-        insist_on_gpu(chosen)
+    if require_gpu and chosen == (CPU,):
+        raise MeasurementFailed("--require-gpu was given, but there is no GPU that torch can use.")
     device = CPU if chosen == (CPU,) else "cuda"
     climbed, left_out = _rungs_here(rungs, device)
     wanted_claims = claims_named(claims)
