@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class Record:
             "changed": list(self.tree.changed),
             "machine": self.machine.to_json(),
             "threads": self.threads,
-            "surroundings": self.surroundings and self.surroundings.to_json(),
+            "surroundings": self.surroundings and asdict(self.surroundings),
             "gpu_state": {name: one and one.to_json() for name, one in states.items()},
             "settings": dict(self.settings),
             "notes": self.notes,

@@ -6,9 +6,8 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from asv_bench.process.gpu import GpuUse, gpu_use
 
@@ -67,10 +66,6 @@ class Surroundings:
                     f"anything is measured; end what runs there, or choose another GPU."
                 )
         return said
-
-    def to_json(self) -> dict[str, Any]:
-        """What was seen as JSON-ready values."""
-        return asdict(self)
 
 
 def look_around(

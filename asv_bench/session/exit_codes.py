@@ -26,17 +26,6 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-_MEANINGS = {
-    ExitCode.GOOD: "good",
-    ExitCode.FAILED: "a failure",
-    ExitCode.REFUSED: "refused, nothing was done",
-    ExitCode.REGRESSION: "slower",
-    ExitCode.INCONCLUSIVE: "inconclusive",
-    ExitCode.NOTHING_MEASURED: "nothing could be measured",
-    ExitCode.INTERRUPTED: "interrupted",
-}
-
-
 BY_OUTCOME = {
     Outcome.FOUND: ExitCode.REGRESSION,
     Outcome.NONE: ExitCode.GOOD,
@@ -47,7 +36,7 @@ BY_OUTCOME = {
 
 def exit_codes_text() -> str:
     """All codes and what they mean, for the help."""
-    codes = "; ".join(f"{code.value} {meaning}" for code, meaning in _MEANINGS.items())
+    codes = "; ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     return f"Exit codes: {codes}."
 
 
