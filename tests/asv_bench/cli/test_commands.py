@@ -21,10 +21,11 @@ from typer.testing import CliRunner
 from asv_bench import __main__ as entry
 from asv_bench import __version__
 from asv_bench.cli.commands import COMMANDS, LAB_COMMANDS, build_app
+from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.output.console import Verbosity, set_verbosity, verbosity
 from asv_bench.output.progress import Progress
-from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.session.options import Outputs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -209,3 +210,32 @@ def test_numbers_that_are_none_are_refused_by_each_option(
         done = CliRunner().invoke(build_app(), [*words, flag, value])
         assert done.exception is None or isinstance(done.exception, SystemExit | Refused), flag
         assert done.exit_code in (1, 2)
+
+
+S, F, E, I, X, N = (  # noqa: E741
+    Verdict.SLOWER,
+    Verdict.FASTER,
+    Verdict.EQUIVALENT,
+    Verdict.INCONCLUSIVE,
+    Verdict.FAILED,
+    Verdict.NOT_MEASURED,
+)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "gate", "code"),
+    [
+        ([E, F], "slower,inconclusive", ExitCode.GOOD),
+        ([E, S, X, I], "slower,inconclusive", ExitCode.REGRESSION),
+        ([E, I], "slower,inconclusive", ExitCode.INCONCLUSIVE),
+        ([E, I], "slower", ExitCode.GOOD),
+        ([S, I], "inconclusive", ExitCode.INCONCLUSIVE),
+        ([S, I], "none", ExitCode.GOOD),
+        ([E, X], "none", ExitCode.FAILED),
+        ([N, N], "none", ExitCode.NOTHING_MEASURED),
+        ([N, E], "slower,inconclusive", ExitCode.GOOD),
+    ],
+)
+def test_exit_codes(verdicts: list[Verdict], gate: str, code: ExitCode) -> None:
+    assert exit_code(verdicts, parse_gate(gate)) is code
+    assert len({int(entry) for entry in ExitCode}) == 7
