@@ -271,6 +271,13 @@ def test_commits_come_oldest_first_without_the_good_one(root: Path, odd: str) ->
         assert [one.subject for one in found] == [f"one{odd}{number} two" for number in (1, 2, 3)]
 
 
+def test_commits_that_the_repository_lacks_are_left_out(root: Path) -> None:
+    head, tree = git(root, "rev-parse", "HEAD", "HEAD^{tree}").split()
+    found = Repository(root).commits([head, "a" * 40, tree, "a label", head])
+    assert found == {head: Commit(head, "first", found[head].author)}
+    assert Repository(root).commits([]) == {}
+
+
 def test_what_a_merge_brings_counts_as_the_merge(root: Path) -> None:
     good = step(root, "good")
     git(root, "checkout", "--quiet", "-b", "side")

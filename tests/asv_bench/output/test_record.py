@@ -53,11 +53,21 @@ def test_a_record_names_no_folders_of_the_machine(argument: str, kept: str) -> N
     assert without_folders(argument) == kept
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run.json"
     write_json(path, {"old": True})
     with pytest.raises(TypeError):
         write_json(path, {"new": object()})
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write_json(path, {"new": True})
     assert json.loads(path.read_text()) == {"old": True}
     assert list(tmp_path.iterdir()) == [path]
     # As readable as other files.

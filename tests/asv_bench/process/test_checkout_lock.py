@@ -67,6 +67,7 @@ def test_a_session_in_another_checkout_is_a_warning(
     holder.communicate("go on\n")
     with checkout_lock(tmp_path / "another checkout"), checkout_lock(tmp_path / "a third"):
         assert capsys.readouterr().err == ""
+        assert f"(process {os.getpid()}, " in (tmp_path / "a third" / ".asv" / "lock").read_text()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
