@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import util
 
 from asv_bench.errors import Refused
@@ -31,8 +32,10 @@ def require_packages(*modules: str) -> None:
     Raises Refused if one is missing; the sentence names its package.
     """
     for module in modules:
-        if not _is_there(module):
-            raise Refused(missing_package(module))
+        with suppress(ImportError, ValueError):
+            if util.find_spec(module) is not None:
+                continue
+        raise Refused(missing_package(module))
 
 
 def missing_package(module: str) -> str:
@@ -52,10 +55,3 @@ def missing_sentence(error: BaseException) -> str | None:
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     return None if error.name.partition(".")[0] in OWN else missing_package(error.name)
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
