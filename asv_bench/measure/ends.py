@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.measure.interpreter import Watched
-from asv_bench.measure.life import Life
+from asv_bench.measure.life import Life, Setting
 from asv_bench.measure.lives import Place
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.software import Software, software_of
@@ -66,7 +66,7 @@ class Ends:
         assert self.traced is not None
         laid = self.trees.lay_out(name)
         variables = self._variables(laid, **{TRACE: str(target)})
-        self.traced.live(laid, variables, self.place.cores, self.processes, ())
+        self.traced.live(Setting(laid, variables, self.place.cores, self.processes), ())
 
     def _variables(self, laid: Laid, **more: str) -> dict[str, str]:
         return laid.environment(self.table, **self.place.variables(), **more)

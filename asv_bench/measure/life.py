@@ -26,6 +26,16 @@ _WHOSE = "whoever listens there, or let the server listen at $KVTRAIL_PORT."
 _FIXED_PORT = re.compile(r"--port[ =]([1-9][0-9]{0,4})(?![0-9])")
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a life runs, and what it is told; no cores: all that the user may use."""
+
+    laid: Laid
+    variables: Mapping[str, str]
+    cores: tuple[int, ...]
+    processes: Processes
+
+
 class Life(ABC):
     """What a subject does for one sample."""
 
@@ -34,15 +44,8 @@ class Life(ABC):
     it, or want one port."""
 
     @abstractmethod
-    def live(
-        self,
-        laid: Laid,
-        variables: Mapping[str, str],
-        cores: tuple[int, ...],
-        processes: Processes,
-        metrics: Collection[str],
-    ) -> Figures:
-        """Run it once, in the folder of a variant, for these metrics at least.
+    def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
+        """Run it once, for these metrics at least.
 
         Raises LifeFailed where it does not end well.
         """
@@ -70,20 +73,13 @@ class CommandLife(Life):
         """See `Life`."""
         return self.in_turns
 
-    def live(
-        self,
-        laid: Laid,
-        variables: Mapping[str, str],
-        cores: tuple[int, ...],
-        processes: Processes,
-        metrics: Collection[str],
-    ) -> Figures:
-        """See `Life`."""
+    def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             result = Path(scratch) / "result.json"
-            told = {**variables, "KVTRAIL_RESULT": str(result)}
-            job = Job(laid.follow(self.command), laid.tree, told, cores, self.preload)
-            ended = processes.run(job, self.timeout_s)
+            told = {**setting.variables, "KVTRAIL_RESULT": str(result)}
+            command, folder = setting.laid.follow(self.command), setting.laid.tree
+            job = Job(command, folder, told, setting.cores, self.preload)
+            ended = setting.processes.run(job, self.timeout_s)
             figures = Left(result, ended.said).figures(self.metrics)
         figures.values["wall_s"] = (ended.seconds,)
         figures.values["peak_rss_bytes"] = (float(ended.peak_rss_bytes),)
@@ -101,18 +97,10 @@ class ServerLife(Life):
     _completed: list[int] = field(default_factory=list, compare=False)
     """Requests that runs of the client completed, where it does not say how many there were."""
 
-    def live(
-        self,
-        laid: Laid,
-        variables: Mapping[str, str],
-        cores: tuple[int, ...],
-        processes: Processes,
-        metrics: Collection[str],
-    ) -> Figures:
-        """See `Life`."""
-        port = _free_port()
-        told = {**variables, "KVTRAIL_PORT": str(port)}
-        job = Job(self.server.start, laid.tree, told, cores)
+    def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
+        port, laid, processes = _free_port(), setting.laid, setting.processes
+        told = {**setting.variables, "KVTRAIL_PORT": str(port)}
+        job = Job(self.server.start, laid.tree, told, setting.cores)
         address = self._address(port)
         # Such as a tunnel, at whose end nobody may listen yet.
         is_open = listens(address.host, address.port)

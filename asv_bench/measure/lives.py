@@ -16,6 +16,7 @@ from asv_bench.measure.command_line import filled
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.imports import imported_elsewhere
 from asv_bench.measure.interpreter import Watched
+from asv_bench.measure.life import Setting
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import (
     Absence,
@@ -314,7 +315,7 @@ class Lives:
         begun = time.monotonic()
         with watch or nullcontext():
             told = self._variables(laid, place, **(variables or {}))
-            figures = self._life.live(laid, told, place.cores, processes, names)
+            figures = self._life.live(Setting(laid, told, place.cores, processes), names)
         if watch is None:
             return figures, None
         begun, ended = figures.span or (begun, time.monotonic())

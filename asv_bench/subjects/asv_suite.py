@@ -15,7 +15,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from asv_bench.git.commits import WORKING_TREE
 from asv_bench.history.asv_selection import Selection, names_with_parameters
 from asv_bench.measure import trees
 from asv_bench.measure.figures import Figures
-from asv_bench.measure.life import CommandLife, Life
+from asv_bench.measure.life import CommandLife, Life, Setting
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import Absence, CommitUnusable
 from asv_bench.measure.trees import SUBJECT, Laid
@@ -235,28 +235,20 @@ class SuiteLife(Life):
     """By the folder of a variant, what gave no figure in its first life. It is not run again: a
     benchmark that does not end would take its whole limit each time."""
 
-    def live(
-        self,
-        laid: Laid,
-        variables: Mapping[str, str],
-        cores: tuple[int, ...],
-        processes: Processes,
-        metrics: Collection[str],
-    ) -> Figures:
-        """See `Life`."""
+    def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
         os.utime(self.kept)
-        absent = self.absent.get(laid.tree, {})
+        absent = self.absent.get(setting.laid.tree, {})
         told = {
             "benchmarks": [one for one in self.wanted if one["name"] not in absent],
             "is_imported_once": self.is_imported_once,
         }
         with tempfile.TemporaryDirectory(prefix="kvtrail-", ignore_cleanup_errors=True) as work:
             (Path(work) / "wanted.json").write_text(json.dumps(told))
-            told_where = {**variables, _WORK: work}
-            figures = self.command.live(laid, told_where, cores, processes, metrics)
+            told_where = {**setting.variables, _WORK: work}
+            figures = self.command.live(replace(setting, variables=told_where), metrics)
             reasons = json.loads((Path(work) / "reasons.json").read_text())
         figures.absences |= {name: Absence(*reason) for name, reason in reasons.items()} | absent
-        self.absent.setdefault(laid.tree, figures.absences)
+        self.absent.setdefault(setting.laid.tree, figures.absences)
         return figures
 
 

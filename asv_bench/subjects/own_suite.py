@@ -21,7 +21,7 @@ from asv_bench.git.commit_tree import REMARKS, lay_out, packages_of
 from asv_bench.git.repository import Commit, GitError
 from asv_bench.git.working_tree import WorkingTree, working_tree
 from asv_bench.measure.figures import Figures
-from asv_bench.measure.life import Life
+from asv_bench.measure.life import Life, Setting
 from asv_bench.measure.lives import Lives, repeats_for
 from asv_bench.measure.places import CPU, shared_out
 from asv_bench.measure.processes import Job, LifeFailed, Processes
@@ -282,26 +282,20 @@ class BenchmarkLife(Life):
         """See `Life`: runs that say what each of their windows took, on a CPU."""
         return not self.is_on_gpu and any(self._runs[name] in self._in_turns for name in metrics)
 
-    def live(
-        self,
-        laid: Laid,
-        variables: Mapping[str, str],
-        cores: tuple[int, ...],
-        processes: Processes,
-        metrics: Collection[str],
-    ) -> Figures:
-        """See `Life`."""
-        is_trial = TRIAL_VARIABLE in variables
-        is_repeated = not (is_trial or TURNS_VARIABLE in variables)
+    def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
+        is_trial = TRIAL_VARIABLE in setting.variables
+        is_repeated = not (is_trial or TURNS_VARIABLE in setting.variables)
         repeats = self._repeats[self._runs[next(iter(metrics))]] if is_repeated else 1
         wanted = {self.identifiers[name]: name for name in metrics}
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             folder = Path(scratch)
             asked, result = folder / "asked.json", folder / "result.json"
             asked.write_text(json.dumps({"benchmarks": list(wanted), "repeats": repeats}))
-            told = {**variables, "KVTRAIL_WORK": str(asked), "KVTRAIL_RESULT": str(result)}
+            places = {"KVTRAIL_WORK": str(asked), "KVTRAIL_RESULT": str(result)}
+            told = {**setting.variables, **places}
             words = (sys.executable, "-P", str(_SCRIPT), "run", str(self.suite))
-            processes.run(Job(words, folder, told, cores, PRELOAD), TIMEOUT_SECONDS)
+            job = Job(words, folder, told, setting.cores, PRELOAD)
+            setting.processes.run(job, TIMEOUT_SECONDS)
             if not result.is_file():
                 raise LifeFailed("it ended without an answer.")
             answer = json.loads(result.read_text())

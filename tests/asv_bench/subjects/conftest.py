@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from asv_bench.cli.commands import build_app
 from asv_bench.measure import software
 from asv_bench.measure.figures import Figures
-from asv_bench.measure.life import CommandLife
+from asv_bench.measure.life import CommandLife, Setting
 from asv_bench.measure.processes import LifeFailed
 
 
@@ -48,7 +48,8 @@ def lives_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Live in this very process: bench.py is run for the figures that it assigns, made noisy."""
     noise = random.Random(1)
 
-    def live(self, laid, variables, cores, processes, metrics) -> Figures:
+    def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
+        laid = setting.laid
         names: dict[str, Any] = {"tree": laid.tree, "label": laid.label}
         try:
             exec((laid.tree / "bench.py").read_text(encoding="utf-8"), names)
