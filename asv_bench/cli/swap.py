@@ -28,7 +28,8 @@ from asv_bench.session.options import (
     SubjectPath,
     ends_of,
 )
-from asv_bench.subjects.declared import DeclaredSubject, under_label
+from asv_bench.subjects.axis import under_label
+from asv_bench.subjects.declared import DeclaredSubject
 
 CONTRASTS = 3
 """Of each metric: by commits, by labels, and by both together."""

@@ -29,7 +29,7 @@ from asv_bench.process.surroundings import look_around
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.pinned import Pinned
-from asv_bench.subjects.where import Work
+from asv_bench.subjects.subject import Work
 
 Look = Callable[[Place, Callable[[], bool]], Sequence[str]]
 """Given a place where nothing of ours runs, and what says whether nothing of ours runs on the whole

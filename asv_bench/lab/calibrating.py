@@ -221,7 +221,7 @@ class Calibrating(Session):
 
     def source(self) -> AbstractContextManager[RoundSource]:
         """See `Session`."""
-        return self._subject.pairs_of(self._delays.variant)
+        return self._subject.pairs(self._delays.variant)
 
     def measure(self, source: RoundSource) -> ExitCode:
         """See `Session`: also after Ctrl-C, with the trials that were over."""

@@ -18,8 +18,13 @@ from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
 from asv_bench.measure.readiness import address_at, code_of, listens, stranger
 from asv_bench.measure.trees import Laid
 from asv_bench.process.run_apart import last_words
-from asv_bench.subjects.presets import REQUESTS
-from asv_bench.subjects.subject_file import ClientTable, MetricTable, ReadyTable, ServerTable
+from asv_bench.subjects.subject_file import (
+    REQUESTS,
+    ClientTable,
+    MetricTable,
+    ReadyTable,
+    ServerTable,
+)
 
 _POLL_SECONDS = 0.02
 _WHOSE = "whoever listens there, or let the server listen at $KVTRAIL_PORT."

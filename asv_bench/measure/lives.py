@@ -33,7 +33,7 @@ from asv_bench.output.progress import doing
 from asv_bench.process.environment import TRIAL_VARIABLE, measured_threads
 from asv_bench.process.gpu_watch import GpuWatch
 from asv_bench.stats.paired import undisturbed
-from asv_bench.subjects.where import Work
+from asv_bench.subjects.subject import Work
 
 HOST = "host"
 """The device of lives that are given no GPU of their own."""

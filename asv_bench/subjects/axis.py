@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from asv_bench.errors import Refused
 from asv_bench.git.commits import (
@@ -18,6 +18,8 @@ from asv_bench.git.commits import (
 from asv_bench.git.repository import Commit, NoRepository, Repository
 from asv_bench.git.working_tree import snapshot
 from asv_bench.measure.delay import Delay
+
+_UNDER = " + "
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +35,9 @@ class Variant:
     delay: Delay | None = None
 
 
-class Axis(Protocol):
-    """An order of variants, each named by the full hash of a commit, or by a label."""
-
-    def resolve(self, name: str) -> Commit:
-        """The variant that a user names; Refused if there is none."""
-        ...
-
-    def between(self, base: str, head: str) -> list[Commit]:
-        """The variants after `base` up to and with `head`; Refused if `head` does not follow."""
-        ...
-
-    def in_range(self, text: str) -> list[Commit]:
-        """The variants of a range such as HEAD~5..HEAD, in their order; Refused if there are none.
-
-        It runs from the earlier, which is left out, to the later.
-        """
-        ...
-
-    def variant(self, name: str) -> Variant:
-        """The variant of a full hash, or of a label."""
-        ...
-
-    def fixed(self) -> str:
-        """Git's hash of the files that all variants have; "" where each has its own."""
-        ...
-
-    def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
-        """Whether two variants are alike but for these paths, which are the working tree's."""
-        ...
+def under_label(commit: str, label: str) -> str:
+    """What a commit, given by its full hash, is called under a label."""
+    return f"{commit}{_UNDER}{label}"
 
 
 class Commits:
@@ -70,9 +46,13 @@ class Commits:
     `scratch` makes a folder for its snapshot.
     """
 
+    labels: tuple[str, ...] = ()
+    """What is compared in place of commits, in its order."""
+
     def __init__(
         self, root: Path, scratch: Callable[[], Path], paths: Sequence[str] = (".",)
     ) -> None:
+        self._repository = Repository(root)
         self._root = root
         self._scratch = scratch
         self._paths = paths
@@ -80,105 +60,108 @@ class Commits:
         self._elsewhere: dict[str, Repository] = {}
 
     def add(self, commit: str, repository: Repository) -> None:
-        """Know a commit, given by its full hash, that lies in another repository."""
+        """Know a commit, given by its full hash, that lies in another repository.
+
+        Raises Refused where labels are compared.
+        """
         self._elsewhere[commit] = repository
 
     def resolve(self, name: str) -> Commit:
-        """See `Axis`: HEAD~3, a branch, a tag, a hash, or "." for the working tree."""
-        if name != WORKING_TREE:
-            return resolve_revision(name, self._root)
-        return self.working_tree()
+        """The variant that a user names: HEAD~3, a branch, a tag, a hash, "." for the working tree.
 
-    def working_tree(self) -> Commit:
+        Raises Refused where there is none.
+        """
+        return self._working_tree() if name == WORKING_TREE else resolve_revision(name, self._root)
+
+    def _working_tree(self) -> Commit:
         """The working tree as it stands, as a commit of its own."""
-        commit = snapshot(self._root, self._snapshots, self._paths)
-        self.add(commit, Repository(self._snapshots))
+        place = self._scratch() / "worktree.git"
+        commit = snapshot(self._root, place, self._paths)
+        self._elsewhere[commit] = Repository(place)
         return Commit(commit, "the working tree as it stands")
 
-    @property
-    def _snapshots(self) -> Path:
-        return self._scratch() / "worktree.git"
-
     def between(self, base: str, head: str) -> list[Commit]:
-        """See `Axis`: on one line of first parents."""
-        return commits_between(base, head, Repository(self._root))
+        """The variants after `base` up to and with `head`, commits on one line of first parents.
+
+        Raises Refused where `head` does not follow.
+        """
+        return commits_between(base, head, self._repository)
 
     def in_range(self, text: str) -> list[Commit]:
-        """See `Axis`: as git understands it, first parents only."""
-        return commits_in_range(text, Repository(self._root))
+        """The variants of a range such as HEAD~5..HEAD, in their order; Refused if there are none.
+
+        It runs from the earlier, which is left out, to the later; first parents only.
+        """
+        return commits_in_range(text, self._repository)
 
     def variant(self, name: str) -> Variant:
-        """See `Axis`."""
-        return Variant(name, self._elsewhere.get(name) or Repository(self._root), name)
+        """What a full hash, a label, or a hash under a label stands for."""
+        commit, is_under, label = name.partition(_UNDER)
+        repository = self._elsewhere.get(commit, self._repository)
+        return Variant(commit, repository, label if is_under else commit)
 
     def fixed(self) -> str:
-        """See `Axis`."""
+        """Git's hash of the files that all variants have; "" where each has its own."""
         return ""
 
     def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
-        """See `Axis`."""
+        """Whether two variants are alike but for these paths, which are the working tree's."""
         return self._files(base, apart_from) == self._files(head, apart_from)
 
     def _files(self, commit: str, apart_from: Sequence[str]) -> list[str]:
-        repository = self.variant(commit).repository
-        listed = repository.names("ls-tree", "-r", "-z", "--full-tree", commit)
-        paths = [(entry.partition("\t")[2], entry) for entry in listed]
-        return [
-            entry
-            for path, entry in paths
-            if not any(path == one or path.startswith(f"{one}/") for one in apart_from)
-        ]
+        listing = ("ls-tree", "-r", "-z", "--full-tree", commit)
+        apart = tuple(f"{path}/" for path in apart_from)
+        entries = (
+            (entry, entry.partition("\t")[2])
+            for entry in self.variant(commit).repository.names(*listing)
+        )
+        return [entry for entry, path in entries if not f"{path}/".startswith(apart)]
 
 
-class Labels:
+class Labels(Commits):
     """Labels in an order, such as versions of a dependency; all see the working tree's files."""
 
     def __init__(self, labels: Sequence[str], root: Path, scratch: Callable[[], Path]) -> None:
-        self._labels = tuple(labels)
-        self._commits = Commits(root, scratch)
-        self._tree: Variant | None = None
+        super().__init__(root, scratch)
+        self.labels = tuple(labels)
+
+    def add(self, commit: str, repository: Repository) -> None:
+        raise Refused("labels have no files of their own; take commits, by --axis commits.")
 
     def resolve(self, name: str) -> Commit:
-        """See `Axis`."""
-        if name not in self._labels:
+        if name not in self.labels:
             raise Refused(
-                f"{name!r} is none of the labels {', '.join(self._labels)} of [axis]; give one of "
+                f"{name!r} is none of the labels {', '.join(self.labels)} of [axis]; give one of "
                 f"them, or add it where it belongs in their order."
             )
         return Commit(name)
 
     def between(self, base: str, head: str) -> list[Commit]:
-        """See `Axis`: in the order of the file."""
-        first, last = self._labels.index(base), self._labels.index(head)
+        first, last = self.labels.index(base), self.labels.index(head)
         if first >= last:
             raise Refused(f"{head} does not come after {base} in labels.")
-        return [Commit(label) for label in self._labels[first + 1 : last + 1]]
+        return [Commit(label) for label in self.labels[first + 1 : last + 1]]
 
     def in_range(self, text: str) -> list[Commit]:
-        """See `Axis`: A..B of two labels, or one label."""
+        """The labels of A..B, or one label."""
         base, dots, head = text.partition("..")
-        if text in self._labels or not dots:
+        if text in self.labels or not dots:
             return [self.resolve(text)]
         return self.between(self.resolve(base).hash, self.resolve(head).hash)
 
     def variant(self, name: str) -> Variant:
-        """See `Axis`."""
-        tree = self._working_tree()
-        return Variant(tree.commit, tree.repository, name)
+        return replace(self._files_of_all, label=name)
 
     def fixed(self) -> str:
-        """See `Axis`."""
-        tree = self._working_tree()
+        tree = self._files_of_all
         return tree.repository.line("rev-parse", f"{tree.commit}^{{tree}}")
 
-    def _working_tree(self) -> Variant:
+    @cached_property
+    def _files_of_all(self) -> Variant:
         """The working tree as it stood when it was first asked for."""
-        if self._tree is None:
-            self._tree = self._commits.variant(self._commits.working_tree().hash)
-        return self._tree
+        return super().variant(self._working_tree().hash)
 
     def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
-        """See `Axis`."""
         return base == head
 
 

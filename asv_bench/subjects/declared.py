@@ -8,10 +8,9 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,20 +23,18 @@ from asv_bench.measure.places import places
 from asv_bench.measure.processes import Processes
 from asv_bench.measure.samples import RoundSource
 from asv_bench.measure.software import Software
-from asv_bench.measure.trees import SUBJECT, Trees
+from asv_bench.measure.trees import SUBJECT, Laid, Trees
 from asv_bench.output.redaction import without_secrets
-from asv_bench.subjects.axis import Axis, Commits, Labels, Variant, place_of, require_repository
+from asv_bench.subjects.axis import Commits, Labels, Variant, place_of, require_repository
 from asv_bench.subjects.pinned import Pinned
-from asv_bench.subjects.presets import PRESETS
-from asv_bench.subjects.subject import Metric
+from asv_bench.subjects.subject import Metric, Work
 from asv_bench.subjects.subject_file import (
+    PRESETS,
     ClientTable,
-    MetricTable,
     SubjectFile,
     SubjectTable,
     SubjectText,
 )
-from asv_bench.subjects.where import LivesElsewhere, Work
 
 BUILT_IN = (
     Metric(WALL, "seconds"),
@@ -47,16 +44,19 @@ BUILT_IN = (
 READY = Metric("ready_s", "seconds")
 
 
-_UNDER = " + "
+class LivesElsewhere(RoundSource, Protocol):
+    """What runs lives on other machines; they end with `stop`.
 
+    The fields are as those of `DeclaredSubject`; they grow while lives are measured.
+    """
 
-def under_label(commit: str, label: str) -> str:
-    """What a commit, given by its full hash, is called under a label."""
-    return f"{commit}{_UNDER}{label}"
+    cells: dict[str, Software]
+    others: dict[str, dict[str, list[float]]]
+    remarks: list[str]
 
 
 class DeclaredSubject:
-    """What a user's tables say, as the ruler sees it (`Subject`).
+    """What a user's tables say: something that commits of a repository have, or labels.
 
     The repository is only read. Files of commits are laid out in a temporary folder that goes with
     `pairs`, or in the cache of setups.
@@ -97,7 +97,7 @@ class DeclaredSubject:
         self.others: dict[str, dict[str, list[float]]] = {}
         """Figures that are not compared: by metric, and by hash or label."""
         self.remarks: list[str] = []
-        """See `Subject`."""
+        """Sentences about commits that were laid out so far, for the record."""
         self.near: Sequence[str] = ()
         """Revisions that are measured; an asv suite lists its benchmarks with one of them."""
 
@@ -130,10 +130,11 @@ class DeclaredSubject:
 
     def _declare(self, text: SubjectText) -> None:
         self._text = text
-        self._declared = _tables(text)
+        preset = PRESETS[text.client.preset] if text.client and text.client.preset else {}
+        self._declared = {**preset, **text.metrics}
         self._metrics = self.known[: len(self._declared)] or self.known[:1]
 
-    def _axis_of(self, kind: str, labels: Sequence[str]) -> Axis:
+    def _axis_of(self, kind: str, labels: Sequence[str]) -> Commits:
         if kind == "labels":
             if not labels:
                 raise Refused("--axis labels needs [axis] labels = [...] in the subject's file.")
@@ -150,7 +151,7 @@ class DeclaredSubject:
 
     @property
     def name(self) -> str:
-        """See `Subject`."""
+        """In one word, for records and folders."""
         return self._text.subject.name
 
     @property
@@ -161,7 +162,7 @@ class DeclaredSubject:
     @property
     def labels(self) -> tuple[str, ...]:
         """What is compared in place of commits, in its order; empty where commits are."""
-        return self._text.axis.labels if isinstance(self._axis, Labels) else ()
+        return self._axis.labels
 
     def version(self, metric: str) -> str:
         """What decides what figures of a metric mean: those of two versions do not compare."""
@@ -187,12 +188,15 @@ class DeclaredSubject:
 
     @property
     def metrics(self) -> Sequence[Metric]:
-        """See `Subject`: the declared ones, or the wall time where there is none."""
+        """The figures that are compared: those declared, or the wall time where there is none."""
         return self._metrics
 
     @property
     def fixed(self) -> str:
-        """See `Subject`: of the pinned files, and along labels of all."""
+        """A hash of the files that all commits take from the working tree; "" without such files.
+
+        Figures taken under another are not those of the same measurement.
+        """
         return " ".join(filter(None, [self._axis.fixed(), *self.pinned.digests.values()]))
 
     @cached_property
@@ -202,7 +206,7 @@ class DeclaredSubject:
 
     @property
     def devices(self) -> Sequence[str]:
-        """See `Subject`."""
+        """Where it is measured, a round at a time on each."""
         if self._elsewhere is not None:
             return self._elsewhere.devices
         return [place.device for place in self._here()]
@@ -249,15 +253,15 @@ class DeclaredSubject:
             )
 
     def resolve(self, revision: str) -> Commit:
-        """See `Subject`."""
+        """The commit or label of a name; "." is the working tree. Refused where there is none."""
         return self._axis.resolve(revision)
 
     def are_same(self, base: str, head: str) -> bool:
-        """See `Subject`: whether all files are the same, but for pinned ones."""
+        """Whether nothing that is measured differs: all files are the same, but for pinned ones."""
         return self._axis.are_same(base, head, self._text.subject.pinned)
 
     def between(self, base: str, head: str) -> list[Commit]:
-        """See `Subject`."""
+        """What follows `base` up to and with `head`, as `Commits.between` has it."""
         return self._axis.between(base, head)
 
     @property
@@ -275,27 +279,49 @@ class DeclaredSubject:
 
         Raises Refused where labels are compared, not commits.
         """
-        if not isinstance(self._axis, Commits):
-            raise Refused("labels have no files of their own; take commits, by --axis commits.")
         self._axis.add(commit, repository)
 
     def variant(self, name: str) -> Variant:
         """What a full hash, a label, or a hash under a label (`under_label`) stands for."""
-        if not isinstance(self._axis, Commits):
-            return self._axis.variant(name)
-        commit, has_label, label = name.partition(_UNDER)
-        variant = self._axis.variant(commit)
-        return replace(variant, label=label) if has_label else variant
+        return self._axis.variant(name)
 
     def in_range(self, text: str) -> list[Commit]:
-        """The commits of a range, or labels, in their order; see `Axis`."""
+        """The commits of a range, or labels, in their order, as `Commits.in_range` has it."""
         return self._axis.in_range(text)
 
-    def pairs(self) -> AbstractContextManager[RoundSource]:
-        """See `Subject`; what was laid out goes on leaving."""
-        if self._elsewhere is not None:
-            return self._pairs_elsewhere(self._elsewhere)
-        return self.pairs_of(self.variant)
+    @contextmanager
+    def pairs(self, variant_of: Callable[[str], Variant] | None = None) -> Iterator[RoundSource]:
+        """What measures; leaving it ends its processes, and what was laid out goes.
+
+        `variant_of` gives names another meaning, on this machine.
+        """
+        if self._elsewhere is None or variant_of is not None:
+            with self._measuring(self.work, variant_of or self.variant) as source:
+                yield source
+            return
+        source = self._elsewhere
+        self.cells, self.others, self.remarks = source.cells, source.others, source.remarks
+        try:
+            yield source
+        finally:
+            source.stop()
+            self.forget()
+
+    @contextmanager
+    def _measuring(self, work: Work, variant_of: Callable[[str], Variant]) -> Iterator[RoundSource]:
+        """What measures on this machine."""
+        with self._processes() as processes:
+            lay_out = self._laying(variant_of, processes)
+            lives = Lives(work, self._here(), lay_out, processes)
+            self.cells, self.others = lives.cells, lives.others
+            yield lives
+
+    def _laying(
+        self, variant_of: Callable[[str], Variant], processes: Processes
+    ) -> Callable[[str], Laid]:
+        trees = self._trees(variant_of, processes)
+        self.remarks = trees.remarks
+        return trees.lay_out
 
     def lives(self) -> AbstractContextManager[RoundSource]:
         """What measures single lives."""
@@ -326,24 +352,6 @@ class DeclaredSubject:
         """What gives a source of pairs of some metrics. A life has all, so it is one for all."""
         with self.pairs() as source:
             yield lambda _: nullcontext(source)
-
-    @contextmanager
-    def _pairs_elsewhere(self, source: LivesElsewhere) -> Iterator[LivesElsewhere]:
-        self.cells, self.others, self.remarks = source.cells, source.others, source.remarks
-        try:
-            yield source
-        finally:
-            source.stop()
-            self.forget()
-
-    @contextmanager
-    def pairs_of(self, variant_of: Callable[[str], Variant]) -> Iterator[RoundSource]:
-        """The same on this machine, where names stand for other variants."""
-        with self._processes() as processes:
-            trees = self._trees(variant_of, processes)
-            lives = Lives(self.work, self._here(), trees.lay_out, processes)
-            self.cells, self.others, self.remarks = lives.cells, lives.others, trees.remarks
-            yield lives
 
     @contextmanager
     def ends(self) -> Iterator[Ends]:
@@ -413,7 +421,7 @@ class DeclaredSubject:
         return ()
 
     def sentence(self) -> str:
-        """See `Subject`."""
+        """What is measured and where, for the user to check."""
         names = ", ".join(metric.name for metric in self._metrics)
         what = "the wall time" if names == WALL else names
         where = "" if self.devices == [HOST] else f" on GPU {' and '.join(self.devices)}"
@@ -421,7 +429,7 @@ class DeclaredSubject:
         return f"measuring {what} of `{self.line}` {which}{where}"
 
     def to_json(self) -> dict[str, Any]:
-        """See `Subject`."""
+        """What is measured, for the record."""
         return {
             "kind": "server" if self._text.server else "command",
             "name": self.name,
@@ -430,13 +438,3 @@ class DeclaredSubject:
             **({"folder": self._where} if self._where else {}),
             "file": without_secrets(self._source),
         }
-
-
-def _tables(text: SubjectText) -> dict[str, MetricTable]:
-    """The declared metrics, those of the client's preset before the file's own."""
-    preset = PRESETS[text.client.preset] if text.client and text.client.preset else {}
-    own = {
-        name: MetricTable(path=place.path, unit=place.unit, better=place.better)
-        for name, place in preset.items()
-    }
-    return {**own, **text.metrics}

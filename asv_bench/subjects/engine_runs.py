@@ -13,12 +13,11 @@ from itertools import chain
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.process.environment import MEASURED_PACKAGES, borrowed_paths, search_path
+from asv_bench.process.environment import borrowed_paths, search_path
 from asv_bench.process.machine import has_cuda_gpu
-from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.own_suite import ENGINE_NEEDS, same_engine
+from asv_bench.subjects.own_suite import ENGINE_NEEDS, EngineSubject
+from asv_bench.subjects.subject import Work
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
-from asv_bench.subjects.where import Work
 from asv_bench.workloads.named import WORKLOADS
 
 RULER = "asv_bench"
@@ -65,11 +64,8 @@ class EngineWorkload:
         return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'
 
 
-class EngineRuns(DeclaredSubject):
+class EngineRuns(EngineSubject):
     """Runs of the engine that a commit of kvtrail has; `root` is the checkout."""
-
-    has_engine = True
-    pathspecs = MEASURED_PACKAGES
 
     def __init__(self, root: Path, workload: EngineWorkload) -> None:
         self.workload = workload
@@ -87,7 +83,7 @@ class EngineRuns(DeclaredSubject):
 
     @property
     def work(self) -> Work:
-        """See `DeclaredSubject`: every commit runs in the ruler's own Python."""
+        # Every commit runs in the ruler's own Python.
         return replace(super().work, lists_packages=False)
 
     @property
@@ -99,13 +95,8 @@ class EngineRuns(DeclaredSubject):
 
     @property
     def models(self) -> Sequence[str]:
-        """See `DeclaredSubject`."""
         return [self.model]
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
-        """See `DeclaredSubject`; without patterns the step time alone is compared."""
+        """Choose metrics; without patterns the step time alone is compared."""
         super().choose(patterns or ("^step_ms$",), devices)
-
-    def are_same(self, base: str, head: str) -> bool:
-        """See `Subject`: whether engine and kernels are the same."""
-        return same_engine(self.variant(base), self.variant(head))

@@ -19,10 +19,10 @@ from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.errors import Refused
 from asv_bench.git.commit_tree import REMARKS, lay_out, packages_of
 from asv_bench.git.repository import Commit, GitError
-from asv_bench.git.working_tree import WorkingTree, working_tree
+from asv_bench.git.working_tree import working_tree
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting
-from asv_bench.measure.lives import Lives, repeats_for
+from asv_bench.measure.lives import Place, repeats_for
 from asv_bench.measure.places import CPU, shared_out
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import Absence, CommitUnusable, RoundSource
@@ -44,11 +44,10 @@ from asv_bench.process.environment import (
 )
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import has_cuda_gpu
-from asv_bench.subjects.axis import Axis, Commits, Variant
+from asv_bench.subjects.axis import Commits, Variant
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject import Metric
+from asv_bench.subjects.subject import Metric, Work
 from asv_bench.subjects.subject_file import SubjectTable, SubjectText
-from asv_bench.subjects.where import Work
 from asv_bench.words import first_of
 
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
@@ -67,7 +66,20 @@ TIMEOUT_SECONDS = 900.0
 _SCRIPT = Path(__file__).with_name("own_life.py")
 
 
-class OwnSuite(DeclaredSubject):
+class EngineSubject(DeclaredSubject):
+    """Commits of kvtrail, of which engine and kernels are measured."""
+
+    has_engine = True
+    pathspecs = MEASURED_PACKAGES
+
+    def are_same(self, base: str, head: str) -> bool:
+        """Whether engine and kernels are the same; False if there are none at all."""
+        variants = self.variant(base), self.variant(head)
+        before, after = (packages_of(one.commit, one.repository) for one in variants)
+        return bool(before) and before == after
+
+
+class OwnSuite(EngineSubject):
     """The benchmarks of the checkout at `root`, whose ruler measures, in commits of it.
 
     Without patterns the step time of the workload `scheduler` is compared.
@@ -75,8 +87,6 @@ class OwnSuite(DeclaredSubject):
 
     is_portable = False
     is_own = True
-    has_engine = True
-    pathspecs = MEASURED_PACKAGES
     entries: tuple[Entry, ...] = ()  # the chosen benchmarks
 
     def __init__(self, root: Path) -> None:
@@ -95,7 +105,7 @@ class OwnSuite(DeclaredSubject):
         self._own_devices: tuple[str, ...] = (CPU,)
         self._descriptions: list[dict[str, Any]] = []
 
-    def _axis_of(self, kind: str, labels: Sequence[str]) -> Axis:
+    def _axis_of(self, kind: str, labels: Sequence[str]) -> Commits:
         return Commits(self.repository, self._folder, MEASURED_PACKAGES)
 
     def all_entries(self) -> list[Entry]:
@@ -111,7 +121,7 @@ class OwnSuite(DeclaredSubject):
         return entries_of(self._descriptions)
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
-        """See `DeclaredSubject`: `patterns` are looked for in names with parameters.
+        """Choose benchmarks: `patterns` are looked for in names with parameters.
 
         Raises Refused where there is no such benchmark or device, and LifeFailed where the
         benchmarks cannot be imported.
@@ -125,56 +135,56 @@ class OwnSuite(DeclaredSubject):
 
     @property
     def known(self) -> list[Metric]:
-        """See `DeclaredSubject`: the chosen benchmarks."""
         return list(self.metrics)
 
     @property
     def metrics(self) -> Sequence[Metric]:
-        """See `Subject`: the chosen benchmarks."""
+        """The chosen benchmarks."""
         return [Metric(entry.name, entry.unit) for entry in self.entries]
 
     @property
     def fixed(self) -> str:
-        """See `Subject`: commits have files of their own."""
         return ""
 
     @property
     def devices(self) -> Sequence[str]:
-        """See `Subject`."""
         return self._own_devices
 
     @property
     def models(self) -> Sequence[str]:
-        """See `DeclaredSubject`: names of benchmarks say of which model they are."""
         return [entry.name for entry in self.entries]
 
     def described(self) -> dict[str, dict[str, Any]]:
-        """See `DeclaredSubject`: all benchmarks, as asv describes them."""
         return {one["name"]: one for one in self._descriptions}
 
     def described_as(self, metric: str) -> tuple[str, int]:
-        """See `DeclaredSubject`."""
         identifier = next(one.identifier for one in self.entries if one.name == metric)
         name, _, number = identifier.partition("-")
         return name, int(number or 0)
 
     def version(self, metric: str) -> str:
-        """See `DeclaredSubject`: what asv makes of the benchmark's code."""
         name, _ = self.described_as(metric)
         return str(self.described()[name]["version"])
 
     def in_range(self, text: str) -> list[Commit]:
-        """See `DeclaredSubject`.
+        """The commits of a range, in their order.
 
         Raises Refused where the range is unknown or empty, or the checkout has uncommitted changes
         that bear on figures: benchmarks are those of today.
         """
-        refuse_unfit(working_tree(self.repository), self.repository)
+        tree = working_tree(self.repository)
+        if tree.commit is None:
+            raise Refused(
+                f"{self.repository} is not a git repository with commits; history measures "
+                f"commits. bench measures the working tree as it stands."
+            )
+        if changes := tree.measured_changes:
+            raise Refused(
+                f"there are uncommitted changes in {first_of(changes, 5)}. history measures "
+                f"commits, and with today's benchmarks: commit or stash them first. bench measures "
+                f"them as they stand."
+            )
         return super().in_range(text)
-
-    def are_same(self, base: str, head: str) -> bool:
-        """See `Subject`: whether engine and kernels are the same."""
-        return same_engine(self.variant(base), self.variant(head))
 
     def folder_of(self, commit: str) -> Path:
         """The folder with the measured packages of a commit, given by its full hash.
@@ -192,32 +202,24 @@ class OwnSuite(DeclaredSubject):
             print_sentences(make_console(stderr=True), new)
         return directory
 
-    @contextmanager
-    def pairs_of(self, variant_of: Callable[[str], Variant]) -> Iterator[RoundSource]:
-        """See `DeclaredSubject`."""
-        with self._lives(variant_of, self.metrics) as source:
-            yield source
+    def _laying(
+        self, variant_of: Callable[[str], Variant], processes: Processes
+    ) -> Callable[[str], Laid]:
+        def lay_out(name: str) -> Laid:
+            variant = variant_of(name)
+            folder = self._lay_out(variant)
+            return Laid(folder, folder, folder, variant.label, variant.delay)
 
-    @contextmanager
-    def lives(self) -> Iterator[RoundSource]:
-        """See `DeclaredSubject`: a process takes a figure once, which may be 0, as asv does."""
-        with self._lives(self.variant, self.metrics, is_compared=False) as source:
-            yield source
+        return lay_out
 
-    @contextmanager
-    def sources(self) -> Iterator[Callable[[Sequence[str]], AbstractContextManager[RoundSource]]]:
-        """See `DeclaredSubject`: only those benchmarks are tried that are asked for."""
-        known = {metric.name: metric for metric in self.metrics}
-        yield lambda names: self._lives(self.variant, [known[name] for name in names])
+    def _here(self) -> list[Place]:
+        return shared_out(self.devices)
 
-    @contextmanager
-    def _lives(
-        self,
-        variant_of: Callable[[str], Variant],
-        metrics: Sequence[Metric],
-        *,
-        is_compared: bool = True,
-    ) -> Iterator[Lives]:
+    @property
+    def work(self) -> Work:
+        return self._work(self.metrics)
+
+    def _work(self, metrics: Sequence[Metric], *, is_compared: bool = True) -> Work:
         known = {entry.name: entry.identifier for entry in self.entries}
         life = BenchmarkLife(
             self.repository / BENCHMARKS,
@@ -225,27 +227,27 @@ class OwnSuite(DeclaredSubject):
             is_compared=is_compared,
             is_on_gpu=self.devices != (CPU,),
         )
+        return Work(life, "", self._text.subject, tuple(metrics), lists_packages=False)
 
-        def lay_out(name: str) -> Laid:
-            variant = variant_of(name)
-            folder = self._lay_out(variant)
-            return Laid(folder, folder, folder, variant.label, variant.delay)
+    def lives(self) -> AbstractContextManager[RoundSource]:
+        """What measures single lives: a process takes a figure once, which may be 0, as in asv."""
+        return self._measuring(self._work(self.metrics, is_compared=False), self.variant)
 
-        work = Work(life, "", self._text.subject, tuple(metrics), lists_packages=False)
-        with self._processes() as processes:
-            lives = Lives(work, shared_out(self.devices), lay_out, processes)
-            self.cells, self.others = lives.cells, lives.others
-            yield lives
+    @contextmanager
+    def sources(self) -> Iterator[Callable[[Sequence[str]], AbstractContextManager[RoundSource]]]:
+        """What gives a source of some benchmarks, which tries only these."""
+        known = {metric.name: metric for metric in self.metrics}
+        yield lambda names: self._measuring(
+            self._work([known[name] for name in names]), self.variant
+        )
 
     def sentence(self) -> str:
-        """See `Subject`."""
         names = [entry.name for entry in self.entries]
         where = "the CPU" if self.devices == (CPU,) else f"GPU {', '.join(self.devices)}"
         threads = threads_text(measured_threads())
         return f"measuring {first_of(names, 4)} on {where}, {threads} a process"
 
     def to_json(self) -> dict[str, Any]:
-        """See `Subject`."""
         return {"kind": "kvtrail"}
 
 
@@ -272,14 +274,14 @@ class BenchmarkLife(Life):
         self.can_begin_together = self.is_on_gpu
 
     def groups(self, metrics: Collection[str]) -> list[tuple[str, ...]]:
-        """See `Life`: by the run that they share."""
+        """The figures by the run that they share."""
         groups: dict[str, list[str]] = {}
         for name in metrics:
             groups.setdefault(self._runs[name], []).append(name)
         return [tuple(names) for names in groups.values()]
 
     def takes_turns(self, metrics: Collection[str]) -> bool:
-        """See `Life`: runs that say what each of their windows took, on a CPU."""
+        """Whether their runs say what each of their windows took, on a CPU."""
         return not self.is_on_gpu and any(self._runs[name] in self._in_turns for name in metrics)
 
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
@@ -344,22 +346,6 @@ class BenchmarkLife(Life):
         return ""
 
 
-def refuse_unfit(tree: WorkingTree, repository: Path) -> None:
-    """Raise Refused unless the repository can give an honest history."""
-    if tree.commit is None:
-        raise Refused(
-            f"{repository} is not a git repository with commits; history measures commits. "
-            f"bench measures the working tree as it stands."
-        )
-    changes = tree.measured_changes
-    if changes:
-        raise Refused(
-            f"there are uncommitted changes in {first_of(changes, 5)}. history measures commits, "
-            f"and with today's benchmarks: commit or stash them first. bench measures them as they "
-            f"stand."
-        )
-
-
 def environment_of(root: Path) -> Path:
     """Where a checkout keeps what it measures: `commits/HASH/engine` and `commits/HASH/kernels`."""
     return root / ".asv" / "verdicts"
@@ -383,12 +369,6 @@ def laid_out(variant: Variant, environment: Path) -> Path:
 def engine_of(subject: DeclaredSubject, commit: str) -> Path:
     """The engine that lives of a subject run at a commit, as `laid_out` has it."""
     return laid_out(subject.variant(commit), environment_of(subject.repository))
-
-
-def same_engine(base: Variant, head: Variant) -> bool:
-    """Whether two commits have the same measured packages; False if they have none at all."""
-    packages = packages_of(base.commit, base.repository)
-    return bool(packages) and packages == packages_of(head.commit, head.repository)
 
 
 def devices_named(devices: str | None) -> tuple[str, ...]:

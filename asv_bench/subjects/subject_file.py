@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from asv_bench.errors import Refused
 from asv_bench.measure.command_line import PythonCommand
 from asv_bench.measure.readiness import check_address
-from asv_bench.subjects.presets import PRESETS
 
 FILE_NAME = "kvtrail.toml"
 
@@ -159,6 +159,81 @@ def _compiled(regex: str) -> re.Pattern[str]:
         return re.compile(regex)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{regex!r} is no regular expression: {error}") from None
+
+
+def _served(requests: str, tokens: str, **times: str) -> dict[str, MetricTable]:
+    """Metrics of a client: the paths of its two rates, and of times in milliseconds."""
+    return {
+        **{name: MetricTable(path, unit="ms") for name, path in times.items()},
+        "request_throughput": MetricTable(requests, unit="requests/s", better="higher"),
+        "output_throughput": MetricTable(tokens, unit="tokens/s", better="higher"),
+    }
+
+
+_VLLM = _served(
+    "request_throughput",
+    "output_throughput",
+    ttft_ms="median_ttft_ms",
+    tpot_ms="median_tpot_ms",
+    itl_ms="median_itl_ms",
+    itl_p99_ms="p99_itl_ms",
+)
+_GUIDELLM = "benchmarks.0.metrics"
+PRESETS = MappingProxyType(
+    {
+        "vllm-bench": _VLLM,
+        "sglang-bench": _VLLM,
+        "guidellm": _served(
+            f"{_GUIDELLM}.requests_per_second.successful.mean",
+            f"{_GUIDELLM}.output_tokens_per_second.successful.mean",
+            ttft_ms=f"{_GUIDELLM}.time_to_first_token_ms.successful.median",
+            tpot_ms=f"{_GUIDELLM}.time_per_output_token_ms.successful.median",
+            itl_ms=f"{_GUIDELLM}.inter_token_latency_ms.successful.median",
+        ),
+        "aiperf": _served(
+            "request_throughput.avg",
+            "output_token_throughput.avg",
+            ttft_ms="time_to_first_token.p50",
+            itl_ms="inter_token_latency.p50",
+        ),
+    }
+)
+"""Where the clients that people use leave their figures, by the `preset` of `[client]`."""
+
+
+class Requests(NamedTuple):
+    """Where a client's JSON says what became of its requests; of several paths the first counts.
+
+    `completed`, `failed` and `asked` are paths of numbers of requests.
+    """
+
+    completed: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    errors: str = ""  # the path of a list with a text, or an object, for each failure
+    printed: str = ""  # a regular expression for the number of requests that the client prints
+
+
+# As its releases have named it, the latest first.
+_TOTALS = ("metrics.request_totals", "request_totals", "run_stats.requests_made")
+REQUESTS = MappingProxyType(
+    {
+        # Older releases do not count failures.
+        "vllm-bench": Requests(("completed",), ("failed",), ("num_prompts",), "errors"),
+        # Its file holds no number of requests, and with --output-details an error for each.
+        "sglang-bench": Requests(
+            ("completed",), ("failed",), ("num_prompts",), "errors", r"\bnum_prompts=([0-9]{1,9})\b"
+        ),
+        "guidellm": Requests(
+            tuple(f"benchmarks.0.{place}.successful" for place in _TOTALS),
+            tuple(f"benchmarks.0.{place}.errored" for place in _TOTALS),
+        ),
+        "aiperf": Requests(
+            ("request_count.avg",), ("error_request_count.avg",), errors="error_summary"
+        ),
+    }
+)
+"""Where they say what became of requests."""
 
 
 class ReadyTable(TomlTable, frozen=True):

@@ -12,7 +12,6 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 from asv_bench.subjects import subject_file as tables
-from asv_bench.subjects.presets import PRESETS
 
 TABLES = (
     tables.SubjectTable,
@@ -34,7 +33,7 @@ def presets_markdown() -> str:
     """A table of the metrics of each preset."""
     rows = ["| preset | metric | place in the client's JSON | unit | better |"]
     rows.append("| --- | --- | --- | --- | --- |")
-    for preset, places in PRESETS.items():
+    for preset, places in tables.PRESETS.items():
         for name, place in places.items():
             rows.append(
                 f"| `{preset}` | `{name}` | `{place.path}` | {place.unit} | {place.better} |"

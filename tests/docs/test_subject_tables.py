@@ -11,8 +11,7 @@ from documents import blocks, documents, name_of
 
 import subject_tables
 from asv_bench.history.acknowledged import AcknowledgedFile
-from asv_bench.subjects.presets import PRESETS
-from asv_bench.subjects.subject_file import SubjectText
+from asv_bench.subjects.subject_file import PRESETS, SubjectText
 
 FILES = [
     pytest.param(block.text, id=f"{name_of(page)}-{number}")

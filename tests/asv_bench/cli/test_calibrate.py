@@ -63,7 +63,7 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrated:
     name = "scheduler.Scheduler.track_step_time('gpt2-tiny')"
     monkeypatch.setattr(OwnSuite, "all_entries", lambda suite: [Entry(name, name, "seconds")])
     monkeypatch.setattr(OwnSuite, "resolve", lambda suite, name: Commit(BASE))
-    monkeypatch.setattr(OwnSuite, "pairs_of", lambda *_: nullcontext())
+    monkeypatch.setattr(OwnSuite, "pairs", lambda *_: nullcontext())
     # Another test may measure in this checkout meanwhile.
     monkeypatch.setattr(session, "WORKPLACE", tmp_path)
     monkeypatch.setattr(log, "FOLDER", tmp_path / "pairs")

@@ -26,9 +26,8 @@ from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.subjects import own_suite
 from asv_bench.subjects.own_suite import BenchmarkLife, OwnSuite
-from asv_bench.subjects.subject import Metric
+from asv_bench.subjects.subject import Metric, Work
 from asv_bench.subjects.subject_file import SubjectTable
-from asv_bench.subjects.where import Work
 
 BENCHMARKS = {"a.step": "a.step", "a.ttft": "a.ttft", "b.time(1)": "b.time-0"}
 RUN_OF = {"a.step": "a-run", "a.ttft": "a-run", "b.time-0": None}

@@ -19,8 +19,7 @@ from asv_bench.errors import BenchError
 from asv_bench.measure.processes import Ended, Processes
 from asv_bench.measure.samples import CommitUnusable, Reading, SampleFailed
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.presets import PRESETS
-from asv_bench.subjects.subject_file import SubjectFile
+from asv_bench.subjects.subject_file import PRESETS, SubjectFile
 
 WINDOWS = 3
 
