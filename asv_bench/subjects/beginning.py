@@ -66,12 +66,24 @@ timeout_s = 600
 """
 
 
+_PIP = 'python -m pip install -q --no-deps --target "$KVTRAIL_OUT" .'
+_BUILDS = {
+    "pyproject.toml": _PIP,
+    "setup.py": _PIP,
+    "Cargo.toml": 'cargo build --release --target-dir "$KVTRAIL_OUT"',
+    "CMakeLists.txt": 'cmake -S . -B "$KVTRAIL_OUT" && cmake --build "$KVTRAIL_OUT" -j',
+    "Makefile": "make",
+}
+"""How commits are built where such a file lies, the first that does."""
+
+
 def beginning(folder: Path, *, has_gpu: bool) -> str:
     """The text of a `kvtrail.toml` that measures what a repository seems to measure itself.
 
     `folder` is the repository's; `has_gpu` says whether there is a GPU here.
     """
-    setup, env = _setup(folder)
+    setup = next((_BUILDS[name] for name in _BUILDS if (folder / name).is_file()), "")
+    env = 'PYTHONPATH = "$KVTRAIL_OUT"' if setup == _PIP else ""
     measure, pinned = _measure(folder)
     return _TEXT.format(
         name=_in_toml(re.sub(r"[^\w.-]+", "-", folder.name).strip(".-") or "subject"),
@@ -83,23 +95,14 @@ def beginning(folder: Path, *, has_gpu: bool) -> str:
     )
 
 
-def _setup(folder: Path) -> tuple[str, str]:
-    """How commits are built, and the variables under which a life finds what was built."""
-    if (folder / "pyproject.toml").is_file() or (folder / "setup.py").is_file():
-        line = 'python -m pip install -q --no-deps --target "$KVTRAIL_OUT" .'
-        return line, 'PYTHONPATH = "$KVTRAIL_OUT"'
-    if (folder / "Cargo.toml").is_file():
-        return 'cargo build --release --target-dir "$KVTRAIL_OUT"', ""
-    if (folder / "CMakeLists.txt").is_file():
-        return 'cmake -S . -B "$KVTRAIL_OUT" && cmake --build "$KVTRAIL_OUT" -j', ""
-    if (folder / "Makefile").is_file():
-        return "make", ""
-    return "", ""
-
-
 def _measure(folder: Path) -> tuple[str, str]:
     """The command that measures, and the file of it that should be today's."""
-    script = min(_scripts(folder), key=lambda one: (len(one.parts), *_rank(one)), default=None)
+    # Scripts that are called after it before those that lie in such a folder.
+    script = min(
+        _scripts(folder),
+        key=lambda one: (len(one.parts), "bench" not in one.name, str(one)),
+        default=None,
+    )
     if script is None:
         return "python -c 'sum(range(10**7))'", ""
     program = "python" if script.suffix == ".py" else "sh"
@@ -127,11 +130,6 @@ def _scripts(folder: Path) -> Iterator[PurePosixPath]:
             and str(path).isprintable()
         ):
             yield path
-
-
-def _rank(script: PurePosixPath) -> tuple[bool, str]:
-    """Scripts that are called after it before those that lie in such a folder."""
-    return "bench" not in script.name, str(script)
 
 
 def _suite_folders(folder: Path) -> set[Path]:

@@ -68,16 +68,9 @@ class Choice:
 
     def words(self) -> list[str]:
         """The options and the command, as they are typed."""
+        options = {"--subject": self.file, "--axis": self.axis, "--devices": self.devices}
         pairs = [("--metric", pattern) for pattern in self.patterns]
-        pairs += [
-            (option, str(value))
-            for option, value in (
-                ("--subject", self.file),
-                ("--axis", self.axis),
-                ("--devices", self.devices),
-            )
-            if value is not None
-        ]
+        pairs += [(name, str(value)) for name, value in options.items() if value is not None]
         pairs += self.workload.options() if self.workload is not None else []
         behind = ["--", *self.command] if self.command else []
         return [word for pair in pairs for word in pair] + behind

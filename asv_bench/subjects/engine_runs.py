@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -24,10 +24,11 @@ RULER = "asv_bench"
 RUNS = 5
 """Windows of a life, after a warm-up; processes differ more than these do."""
 _METRICS = {
-    "step_ms": MetricTable(path="results.runs.step_ms", unit="ms"),
-    "tpot_ms": MetricTable(path="results.runs.tpot_ms", unit="ms"),
-    "ttft_ms": MetricTable(path="results.runs.ttft_ms", unit="ms"),
-    "tokens_per_s": MetricTable(path="results.runs.tokens_per_s", unit="tokens/s", better="higher"),
+    **{
+        name: MetricTable(f"results.runs.{name}", unit="ms")
+        for name in ("step_ms", "tpot_ms", "ttft_ms")
+    },
+    "tokens_per_s": MetricTable("results.runs.tokens_per_s", unit="tokens/s", better="higher"),
 }
 
 
@@ -43,16 +44,11 @@ class EngineWorkload:
 
     def options(self) -> list[tuple[str, str]]:
         """The options that name it, with their values."""
-        return [("--workload", self.name), *self._changes()]
-
-    def _changes(self) -> list[tuple[str, str]]:
-        given = {
-            "--model": self.model,
-            "--batch": self.batch,
-            "--prompt-len": self.prompt_len,
-            "--new-tokens": self.new_tokens,
-        }
-        return [(option, str(value)) for option, value in given.items() if value is not None]
+        return [
+            (f"--{'workload' if key == 'name' else key.replace('_', '-')}", str(value))
+            for key, value in asdict(self).items()
+            if value is not None
+        ]
 
     def line(self) -> str:
         """The command that measures it."""
@@ -60,7 +56,7 @@ class EngineWorkload:
             raise Refused(f"no workload is called {self.name!r}; there are {', '.join(WORKLOADS)}.")
         words = [sys.executable, "-P", "-m", RULER, "--quiet", "run", self.name]
         words += ["--repeat-runs", str(RUNS), *([] if has_cuda_gpu() else ["--quick"])]
-        words += chain.from_iterable(self._changes())
+        words += chain.from_iterable(self.options()[1:])
         return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -390,11 +390,8 @@ class SubjectFile:
 
 def file_around(folder: Path) -> Path | None:
     """The nearest `kvtrail.toml` in a folder or those around it; None where there is none."""
-    return next((path for path in _candidates(folder) if path.is_file()), None)
-
-
-def _candidates(folder: Path) -> Iterator[Path]:
-    return (parent / FILE_NAME for parent in (folder, *folder.parents))
+    around = (parent / FILE_NAME for parent in (folder, *folder.parents))
+    return next((path for path in around if path.is_file()), None)
 
 
 def in_words(message: str) -> str:
