@@ -14,7 +14,6 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -58,97 +57,79 @@ class Conf(msgspec.Struct, frozen=True):
     launch_method: str | None
 
 
-@dataclass(frozen=True)
 class AsvConf:
-    """An `asv.conf.json` that was read and checked."""
+    """An `asv.conf.json` that was read and checked.
 
-    path: Path
-    conf: Conf
-    root: Path  # the folder of the repository
-    python: str  # the interpreter's version, as the file names it
-    interpreter: str  # its path
-    requirements: tuple[str, ...]  # what the matrix asks pip for
-    variables: dict[str, str]  # what the matrix sets in a life
-    only_in_lives: tuple[str, ...]  # names of variables that a setup does not see
+    Raises Refused where asv is missing, the file is none of asv's, or it asks for what is not here.
+    """
 
-    @classmethod
-    def read(cls, path: Path) -> AsvConf:
-        """Read and check a file.
-
-        Raises Refused where asv is missing, the file is none of asv's, or it asks for what is not
-        here.
-        """
+    def __init__(self, path: Path) -> None:
         require_packages("asv", "asv_runner", "virtualenv")
         from asv.config import Config
 
         with refusing(f"{path} is no configuration of asv"):
             conf = msgspec.convert(vars(Config.load(str(path))), Conf)
         with refusing(str(path)):
-            conf = msgspec.structs.replace(conf, matrix=_tables(dict(conf.matrix)))
-            root = (path.resolve().parent / conf.repo).resolve()
-            if not root.is_dir():
-                raise Refused(
-                    f"{path} names the repository {conf.repo!r}, and only one on this machine can "
-                    f"be measured; clone it, and name the folder."
-                )
-            if conf.conda_environment_file not in (None, "IGNORE") and not _is_virtual(conf):
-                raise Refused(
-                    f"{path} names a conda_environment_file, and kvtrail installs with pip: put "
-                    f"what the benchmarks need under matrix."
-                )
-            chosen, interpreter = _environment(path, conf)
-            of_kinds = [
-                (kind, name, _text(value))
-                for (kind, name), value in chosen.items()
-                if name is not None
-            ]
-            packages = [
-                _requirement(name, value) for kind, name, value in of_kinds if kind == "req"
-            ]
-            found = cls(
-                path,
-                conf,
-                root,
-                str(chosen["python", None]),
-                interpreter,
-                tuple(word for package in packages for word in package),
-                {name: value for kind, name, value in of_kinds if kind in _VARIABLES},
-                tuple(name for kind, name, _ in of_kinds if kind == "env_nobuild"),
-            )
-            found._check()
-        return found
+            self.conf = msgspec.structs.replace(conf, matrix=_tables(dict(conf.matrix)))
+            self.suite = (path.parent / conf.benchmark_dir).resolve()
+            self.root = (path.resolve().parent / conf.repo).resolve()
+            """The folder of the repository."""
+            self._choose(path)
+            self._check(path)
 
-    def _check(self) -> None:
+    def _choose(self, path: Path) -> None:
+        """Take the environment that is measured."""
+        chosen, self._interpreter = _environment(path, self.conf)
+        self._python = str(chosen["python", None])
+        given = [
+            (kind, name, _text(value)) for (kind, name), value in chosen.items() if name is not None
+        ]
+        self._requirements = [
+            word
+            for kind, name, version in given
+            if kind == "req"
+            for word in _requirement(name, version)
+        ]
+        self._variables = {name: value for kind, name, value in given if kind in _VARIABLES}
+        # A setup does not see them.
+        self._only_in_lives = [name for kind, name, _ in given if kind == "env_nobuild"]
+
+    def _check(self, path: Path) -> None:
         from asv.benchmarks import Benchmarks
         from asv.util import interpolate_command
 
+        conf = self.conf
+        if not self.root.is_dir():
+            raise Refused(
+                f"{path} names the repository {conf.repo!r}, and only one on this machine can "
+                f"be measured; clone it, and name the folder."
+            )
+        if conf.conda_environment_file not in (None, "IGNORE") and not _is_virtual(conf):
+            raise Refused(
+                f"{path} names a conda_environment_file, and kvtrail installs with pip: put "
+                f"what the benchmarks need under matrix."
+            )
         if not self.suite.is_dir():
-            raise ValueError(f"benchmark_dir is {self.conf.benchmark_dir!r}, and no such folder is")
+            raise ValueError(f"benchmark_dir is {conf.benchmark_dir!r}, and no such folder is")
         Benchmarks.check_tree(str(self.suite))
-        for line in (*self._build, *self._install):
+        for line in self._commands:
             if not interpolate_command(line, dict.fromkeys(_PLACES, "x"))[0]:
                 raise ValueError(f"{line!r} names no command")
 
     @property
-    def suite(self) -> Path:
-        """The folder of the benchmarks."""
-        return (self.path.parent / self.conf.benchmark_dir).resolve()
-
-    @property
     def variables_of_lives(self) -> dict[str, str]:
         """What setup and lives are told, beside what kvtrail tells them."""
-        return {"ASV": "true", "ASV_PROJECT": self.conf.project, **self.variables}
+        return {"ASV": "true", "ASV_PROJECT": self.conf.project, **self._variables}
 
     @property
     def setup(self) -> str:
         """The line for the shell that makes an environment and installs a commit."""
         told = {
-            "interpreter": self.interpreter,
-            "requirements": [*self.requirements, *self._built_with],
-            "build": self._build,
-            "install": self._install,
+            "interpreter": self._interpreter,
+            "requirements": [*self._requirements, *self._built_with],
+            "commands": self._commands,
             "subdir": self.conf.repo_subdir or "",
-            "without": self.only_in_lives,
+            "without": self._only_in_lives,
             "timeout_s": self.conf.install_timeout,
         }
         return shlex.join([sys.executable, "-P", str(_SETUP), json.dumps(told)])
@@ -156,26 +137,23 @@ class AsvConf:
     @property
     def setup_timeout_s(self) -> float:
         """Every command has asv's own limit."""
-        return self.conf.install_timeout * (2 + len(self._build) + len(self._install))
+        return self.conf.install_timeout * (2 + len(self._commands))
 
     @cached_property
-    def _build(self) -> Sequence[str]:
-        if self.conf.build_command is None:
+    def _commands(self) -> Sequence[str]:
+        """What builds and installs a commit, asv's own commands where the file has none."""
+        build, install = _lines(self.conf.build_command), _lines(self.conf.install_command)
+        if self.conf.build_command is None and any("{wheel_file}" in line for line in install):
             # asv builds a wheel always; here only an install_command of the file's own wants it.
-            wants = any("{wheel_file}" in line for line in _lines(self.conf.install_command))
-            return [_WHEEL] if wants else []
-        return _lines(self.conf.build_command)
-
-    @cached_property
-    def _install(self) -> Sequence[str]:
+            build = [_WHEEL]
         if self.conf.install_command is None:
-            return [_INSTALL_WHEEL if self._build else _INSTALL]
-        return _lines(self.conf.install_command)
+            install = [_INSTALL_WHEEL if build else _INSTALL]
+        return [*build, *install]
 
     @property
     def _built_with(self) -> list[str]:
         """What asv has in every environment for the commands, where they use it."""
-        lines = " ".join((*self._build, *self._install))
+        lines = " ".join(self._commands)
         wanted = ["build"] if "-m build" in lines else []
         project = self.root / "pyproject.toml"
         if ("isolation" in lines or "setup.py" in lines) and project.is_file():
@@ -187,7 +165,7 @@ class AsvConf:
         """How a commit is installed."""
         asked = self.conf.environment_type
         instead = "" if _is_virtual(self.conf) else f" (the file says {asked})"
-        return f"each commit installed for Python {self.python} by pip{instead}"
+        return f"each commit installed for Python {self._python} by pip{instead}"
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def main() -> None:
     if told["requirements"]:
         pip = ("python", "-m", "pip", "install", "-q", *told["requirements"])
         run(pip, {0}, os.environ["KVTRAIL_SUBJECT"], {})
-    for line in (*told["build"], *told["install"]):
+    for line in told["commands"]:
         built = [str(path) for path in wheels.glob("*.whl")]
         if "{wheel_file}" in line and len(built) != 1:
             sys.exit(f"{len(built)} wheels were built, and {line!r} wants one: {' '.join(built)}")

@@ -58,7 +58,7 @@ class AsvSuite(DeclaredSubject):
     is_portable = False
 
     def __init__(self, path: Path) -> None:
-        self._conf = conf = AsvConf.read(path)
+        self._conf = conf = AsvConf(path)
         self._versions: dict[str, str] = {}
         self._wanted: list[dict[str, Any]] = []
         self._kept: Path
@@ -76,7 +76,7 @@ class AsvSuite(DeclaredSubject):
         super().__init__(conf.root, SubjectText(table), source=path.read_text(encoding="utf-8"))
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
-        """See `DeclaredSubject`: patterns are looked for in names with parameters.
+        """Choose benchmarks: patterns are looked for in names with parameters.
 
         Raises NothingSelected where no benchmark is called so, and MeasurementFailed where no
         commit that is measured can be installed or imports the benchmarks.
@@ -132,21 +132,17 @@ class AsvSuite(DeclaredSubject):
         }
 
     def version(self, metric: str) -> str:
-        """See `DeclaredSubject`: what asv makes of the benchmark's code."""
         return self._versions.get(metric) or super().version(metric)
 
     @property
     def fixed(self) -> str:
-        """See `Subject`: of the benchmarks."""
         return digest_of(self._conf.suite)
 
     def sentence(self) -> str:
-        """See `Subject`."""
         names = first_of([metric.name for metric in self.metrics], 4)
         return f"measuring {names} of the asv suite of {self.name}, {self._conf.sentence()}"
 
     def to_json(self) -> dict[str, Any]:
-        """See `Subject`."""
         return {"kind": "asv", "name": self.name, "file": self._source}
 
     def _life(self) -> Life:
