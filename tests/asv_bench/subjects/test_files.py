@@ -91,17 +91,6 @@ def test_documents_are_one_part_and_the_last(
     assert len(found) <= 5
 
 
-def test_two_files_that_need_each_other(kvtrail, tmp_path: Path) -> None:
-    bench = "step = 12 if 'changed' in read('src/a.py') and 'changed' in read('src/e.py') else 10"
-    said = kvtrail(
-        made(tmp_path / "toy", bench, FIVE, CHANGED), "bisect", "HEAD~", "HEAD", "--files"
-    )
-    assert "src/a.py, src/e.py together make it slower: +" in said.text
-    assert said.code == 3
-    [guilty] = said.record["results"]["finding"]["guilty"]
-    assert guilty["changes"] == [0, 4]
-
-
 def test_two_files_that_each_do_a_part(kvtrail, tmp_path: Path) -> None:
     bench = """step = 10
 if 'changed' in read('src/b.py'): step *= 1.1

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from declared_repository import DeclaredRepository
 
 from asv_bench.errors import Refused
-from asv_bench.measure.lives import Lives
 
 TABLES = """
     [subject]
@@ -164,30 +162,6 @@ def test_a_culprit_that_cannot_be_measured_leaves_nothing_to_say(kvtrail, tmp_pa
     said = kvtrail(repository.toy, "fixed", "HEAD~")
     assert "step: not measured: commit" in said.text
     assert said.code == 5
-
-
-def test_an_interrupted_question_goes_on_with_its_rounds(
-    kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    toy = made(tmp_path / "toy", 10, 12, 11).toy
-    measure, rounds = Lives.round, []
-
-    def interrupted(self, cells, *order, **options):
-        if len(rounds) == 3:
-            raise KeyboardInterrupt
-        rounds.append(cells)
-        return measure(self, cells, *order, **options)
-
-    monkeypatch.setattr(Lives, "round", interrupted)
-    said = kvtrail(toy, "fixed", "HEAD~")
-    assert (said.code, said.record["results"]["interrupted"]) == (130, True)
-    before = [json.dumps(pair) for pair in said.record["samples"]]
-    assert len(before) == 9
-    monkeypatch.setattr(Lives, "round", measure)
-    said = kvtrail(toy, "fixed", "HEAD~", "--resume")
-    assert "going on with 3 pairs" in said.text
-    assert PARTLY in said.text
-    assert [json.dumps(pair) for pair in said.record["samples"]][:9] == before
 
 
 def test_what_does_not_fit_is_refused(kvtrail, tmp_path: Path) -> None:

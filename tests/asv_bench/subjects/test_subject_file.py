@@ -26,6 +26,8 @@ DEEP = 100_000
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (f'{NAME}mesure = "x"', "unknown field `mesure`, in subject"),
+        (NAME, "give either measure in"),
         (f"{HEAD}timeout_s = 1e300", r"`float` <= 31536000\.0, in subject\.timeout_s"),
         (f"{HEAD}setup_timeout_s = inf", "<= 31536000"),
         (f"{HEAD}timeout_s = nan", "> 0"),

@@ -18,16 +18,11 @@ TABLES = """
     [axis]
     labels = ["triton-3.6", "triton-3.7"]
     """
-BENCH = """
-    import json, os, random
-    label, commit = os.environ["KVTRAIL_LABEL"] == "triton-3.7", {commit}
-    value = 100 * {value} * (1 + random.uniform(-0.001, 0.001))
-    json.dump({{"tokens": value}}, open(os.environ["KVTRAIL_RESULT"], "w"))
-    """
+BENCH = "label, commit = label == 'triton-3.7', {commit}\ntokens = 100 * {value}"
 LABELS = ("triton-3.6", "triton-3.7")
 
 
-@pytest.mark.thorough
+@pytest.mark.usefixtures("lives_in_process")
 @pytest.mark.parametrize(
     ("value", "sentence", "code"),
     [
@@ -38,11 +33,7 @@ LABELS = ("triton-3.6", "triton-3.7")
     ],
 )
 def test_the_axis_is_named(kvtrail, declared, value: str, sentence: str, code: int) -> None:
-    made = declared(
-        TABLES,
-        BENCH.format(commit=False, value=value),
-        BENCH.format(commit=True, value=value),
-    )
+    made = declared(TABLES, *(BENCH.format(commit=one, value=value) for one in (False, True)))
     said = kvtrail(made.toy, "swap", "HEAD~1", "HEAD", *LABELS)
     assert f"tokens: {sentence}" in said.text
     assert said.code == code
