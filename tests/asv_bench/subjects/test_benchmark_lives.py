@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -247,28 +246,6 @@ def test_a_spoilt_pair_carries_its_sentence(
     monkeypatch.setattr(NoWatch, "seen", braked)
     pairs = pair_of_lives(lives_of(toy, Scripted(), "GPU-a"), *toy.commits, metrics=["a.step"])
     assert "The host held the GPU back" in (pairs["a.step"].discarded or "")
-
-
-def test_stopping_ends_a_process_at_once_and_no_other_begins(tmp_path: Path) -> None:
-    project = make_project(tmp_path / "project", commits=1)
-    begun = tmp_path / "begun"
-    never = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n"
-    (project.root / "engine" / "__init__.py").write_text(never)
-    suite = OwnSuite(project.root)
-    suite.choose(["toy.Toy.track_step"], None)
-    commit = project.commit("never ready")
-    with suite.pairs() as source:
-
-        def stop() -> None:
-            while not begun.exists():
-                time.sleep(0.01)
-            source.stop()
-
-        threading.Thread(target=stop).start()
-        with pytest.raises(CommitUnusable, match="signal 9 ended it"):
-            source.prepare(commit)
-        with pytest.raises(CommitUnusable, match="measuring was stopped"):
-            source.prepare("HEAD~1")
 
 
 def test_short_runs_are_repeated_up_to_a_bound() -> None:

@@ -120,6 +120,8 @@ def test_stopping_ends_the_command(toy: ToyRepository) -> None:
         threading.Timer(0.3, source.stop).start()
         with pytest.raises(SampleFailed):
             source.round([commit, commit])
+        with pytest.raises(CommitUnusable, match="measuring was stopped"):
+            source.prepare("HEAD~1")
 
 
 def test_a_program_that_is_not_there_is_a_sentence(compare) -> None:

@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from declared_repository import DeclaredRepository, alive, noisy, own_seconds, seen
+from declared_repository import DeclaredRepository, alive, noisy, own_seconds
 
 from asv_bench.errors import Refused
 from asv_bench.output.issue_text import repeating
@@ -316,23 +316,6 @@ def test_labels_are_compared_in_the_working_trees_files(kvtrail, declared) -> No
     assert again.record["settings"]["fixed"] == said.record["settings"]["fixed"]
     with pytest.raises(Refused, match=r"'4\.58' is none of the labels transformers-4\.55"):
         kvtrail(made.toy, "compare", "transformers-4.55", "4.58")
-
-
-@pytest.mark.usefixtures("asks_for_packages")
-def test_packages_that_differ_between_the_ends_are_named(kvtrail, declared) -> None:
-    own = 'setup = "sh setup.sh"\n    env = { PYTHONPATH = "$KVTRAIL_OUT" }'
-    tables = LABELS.replace("[metrics", f"{own}\n    [metrics", 1)
-    made = declared(tables, seen(tpot(5.0)))
-    (made.root / "setup.sh").write_text(
-        'folder="$KVTRAIL_OUT/toylib-1.dist-info"; mkdir "$folder"\n'
-        'printf "Metadata-Version: 2.1\\nName: toylib\\nVersion: ${KVTRAIL_LABEL#*-}\\n" '
-        '> "$folder/METADATA"\n'
-    )
-    said = kvtrail(made.toy, "compare", "transformers-4.55", "transformers-4.56")
-    assert "Base and head ran with other packages: toylib 4.55 → 4.56." in said.text
-    cells = said.record["results"]["cells"]
-    assert cells["transformers-4.56"]["packages"]["toylib"] == "4.56"
-    assert cells["transformers-4.56"]["variables"]["PYTHONPATH"] == "$KVTRAIL_OUT"
 
 
 SECRET_NAMES = (

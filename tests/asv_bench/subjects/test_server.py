@@ -123,9 +123,6 @@ def test_servers_are_compared(kvtrail, tmp_path: Path) -> None:
     assert (said.code, said.verdicts) == (3, {"tpot_ms": "slower"}), said.text
 
 
-# Once it serves the client.
-DIES = "random.random() < 2 and 'l' in self.path or __import__('os')._exit(9)"
-DYING_HALF_WAY = f"{DIES}\n            self.send_response(200)"
 LOADING = "import time; print('loading', flush=True); time.sleep(60)"
 
 
@@ -135,15 +132,11 @@ LOADING = "import time; print('loading', flush=True); time.sleep(60)"
         (LOADING, 1, CLIENT, "the server was not ready within 1 s: loading"),
         ("raise SystemExit('no such model')", 20, CLIENT, "exit code 1: no such model"),
         (
-            *(SERVER.replace("self.send_response(200)", DYING_HALF_WAY), 20, CLIENT),
-            "the server died in the warm-up: it ended with exit code 9: serving",
-        ),
-        (
             *(SERVER, 20, "import sys; sys.exit('no dataset')"),
             "the client in the warm-up: it ended with exit code 1: no dataset",
         ),
     ],
-    ids=["never ready", "ends at once", "dies half-way", "client fails"],
+    ids=["never ready", "ends at once", "client fails"],
 )
 def test_a_server_that_fails_is_a_sentence(
     tmp_path: Path, server: str, seconds: int, client: str, words: str

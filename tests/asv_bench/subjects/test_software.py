@@ -207,6 +207,9 @@ def test_compare_and_explain_name_the_dependency_and_not_the_package_under_test(
     said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
     assert said.code == 3, said.text
     assert "Base and head ran with other packages: dep 1 → 2." in said.text
+    cell = said.record["results"]["cells"][made.toy.git("rev-parse", "HEAD")]
+    assert cell["packages"]["dep"] == "2"
+    assert cell["variables"]["PYTHONPATH"] == "$KVTRAIL_OUT:$KVTRAIL_TREE"
     said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--anyway")
     [cause] = said.record["results"]["causes"]
     assert cause["sentence"] == "another version of dep 1 → 2"
