@@ -45,21 +45,17 @@ def measure(folder: str, name: str) -> dict[str, Any]:
     sample was made of, where it says so), "reason", "seconds", and as "run" the name of the run of
     the engine that the figure was taken from, where it says so.
     """
-    outcome: dict[str, Any] = {
-        "name": name,
-        "samples": [],
-        "windows": [],
-        "reason": "",
-        "run": None,
-    }
+    nothing: dict[str, Any] = {"samples": [], "windows": [], "run": None}
+    outcome = {"name": name, "status": "measured", "reason": "", **nothing}
     started = time.monotonic()
     try:
         benchmark = get_benchmark_from_name(folder, name)
         before = _runs_taken()
         if benchmark.setup_cache_key is not None:
             benchmark.set_cache(benchmark.do_setup_cache())
-        reason = _skipped_by_setup(benchmark)
-        if reason is None:
+        if reason := _skipped_by_setup(benchmark):
+            outcome |= {"status": "skipped", "reason": reason}
+        else:
             try:
                 result = benchmark.do_run()
             finally:
@@ -68,8 +64,6 @@ def measure(folder: str, name: str) -> dict[str, Any]:
             outcome["windows"] = result.get("windows", []) if isinstance(result, dict) else []
         after = _runs_taken()
         outcome["run"] = next((run for run in after if after[run] != before.get(run)), None)
-        outcome["status"] = "measured" if reason is None else "skipped"
-        outcome["reason"] = reason or ""
     except SkipNotImplemented as skip:
         outcome |= {"status": "skipped", "reason": str(skip)}
     except Exception as error:
@@ -79,14 +73,14 @@ def measure(folder: str, name: str) -> dict[str, Any]:
     return outcome
 
 
-def _skipped_by_setup(benchmark: Any) -> str | None:
-    """Set a benchmark up; why it is skipped, or None where it is not."""
+def _skipped_by_setup(benchmark: Any) -> str:
+    """Set a benchmark up; why it is skipped, or "" where it is not."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         is_skipped = benchmark.do_setup()
     print(said.getvalue(), end="")
     if not is_skipped:
-        return None
+        return ""
     return said.getvalue().strip().removeprefix("asv: skipped: ") or "its parameters are skipped"
 
 
