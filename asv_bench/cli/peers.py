@@ -21,15 +21,9 @@ from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import command_line
 from asv_bench.packages import require_packages
-from asv_bench.peers.catalog import KVTRAIL, find_peers
-from asv_bench.peers.contest import Contest, contests_in, groups_of
-from asv_bench.peers.rounds import (
-    KeptRounds,
-    PeerRounds,
-    compare_tokens,
-    peers_subject,
-    write_task,
-)
+from asv_bench.peers.contest import contests_of, put_on_disk
+from asv_bench.peers.lives.life import KVTRAIL
+from asv_bench.peers.rounds import KeptRounds, PeerRounds, find_peers, peers_subject
 from asv_bench.peers.tables import draw_peers, rest_table, speed_table
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import termination_as_interrupt
@@ -120,16 +114,12 @@ def peers(
         "rounds": rounds,
         "windows": windows,
     }
-    groups = groups_of(works)
-    names = [f"contest-{number}" for number in range(len(groups))]
-    contests: list[Contest] = []
-    notes: list[str] = []
     with (
         tempfile.TemporaryDirectory(prefix="kvtrail-", dir=folder) as scratch,
         termination_as_interrupt(),
     ):
-        place = Path(scratch).absolute()
-        subject = peers_subject([f"{one}/{name}" for one in names for name in engines], place)
+        contests = contests_of(works, engines, Path(scratch).absolute())
+        subject = peers_subject(contests)
         with (
             opened_fleet(
                 hosts, subject, subject.labels, files.console, require_quiet=require_quiet
@@ -138,51 +128,47 @@ def peers(
         ):
             _require_this_kind(fleet)
             record = record_of("peers", settings, fleet)
-            record.notes += absent
             look_around(record, files.console, subject, fleet, require_quiet=require_quiet)
             meaning = {"engines": engines, "fixed": subject.fixed, **conditions(record)}
             kept = KeptRounds.of_settings({**settings, **meaning}, "peers", noun="rounds")
             print_sentences(files.console, kept.sentences())
-            path = files.record or record.default_path()
+            notes: list[str] = []
             try:
-                contests += contests_in([place / one for one in names], groups, engines, device)
-                for one in contests:
-                    write_task(one, engines, windows)
+                put_on_disk(contests, device, windows)
                 lives = len(engines) * rounds * len(contests)
                 with Progress(files.console, "peers", lives, "lives") as bar:
-                    numbers = count(kept.count * len(engines))
+                    begun = count(kept.count * len(engines))
                     own = PeerRounds(
-                        source, subject, contests, lambda what: bar.show(next(numbers), what)
+                        source, subject, contests, lambda what: bar.show(next(begun), what)
                     )
-                    kind = record.machine.name
+                    kind, names = record.machine.name, [one.folder.name for one in contests]
                     LifeRounds(
                         source, names[::-1], rounds, {kind: own}, lambda _: kind, kept, own.live
                     ).measure(lambda *_: None)
-                notes += [said for one in contests for said in compare_tokens(one)]
+                notes += [said for one in contests for said in one.compare_tokens()]
             except KeyboardInterrupt as error:
                 notes.append("The run was interrupted before its end.")
                 raise Interrupted(
-                    f"{kept.count} of {rounds * len(groups)} rounds are kept. The same "
+                    f"{kept.count} of {rounds * len(contests)} rounds are kept. The same "
                     f"command goes on with them: {command_line()}"
                 ) from error
             finally:
-                rows = [row for one in contests for row in one.rows()]
-                notes += [said for one in contests for said in one.notes]
+                notes += [said for one in contests for said in one.notes()]
                 print_sentences(files.console, notes, "yellow")
-                record.notes += notes
+                record.notes += [*absent, *notes, *subject.remarks]
                 record.samples = [sample for one in contests for sample in one.samples()]
+                rows = [row for one in contests for row in one.rows()]
                 record.results = {"rows": rows, **hosts_json(fleet)}
                 if rows:
-                    record.write(path)
-    record.notes += subject.remarks
-    record.write(path)
+                    path = record.write(files.record)
     kept.finish()
-    title = record.title(", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows)))
     if rows:
+        which = ", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows))
+        title = record.title(which)
         files.show(speed_table(rows, title), rest_table(rows))
-    if rows and svg is not None:
-        write_text(svg, draw_peers(rows, title), suffix=".svg")
-    files.console.print(f"record: {path}")
+        if svg is not None:
+            write_text(svg, draw_peers(rows, title), suffix=".svg")
+        files.console.print(f"record: {path}")
     if not any(row["engine"] != KVTRAIL for row in rows):
         raise MeasurementFailed("no peer gave a figure: see the sentences above.")
 

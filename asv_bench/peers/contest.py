@@ -1,7 +1,8 @@
-"""Workloads of one model with every engine: figures by life, and a row of each engine."""
+"""Workloads of one model with every engine: what lives read and gave, and a row of each engine."""
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,12 +14,15 @@ import numpy as np
 from asv_bench.errors import MeasurementFailed
 from asv_bench.history.life_rounds import Lived
 from asv_bench.measure.samples import Reading
-from asv_bench.peers.catalog import KVTRAIL
-from asv_bench.peers.checkpoint import Checkpoint, checkpoint_in
+from asv_bench.peers.lives.life import KVTRAIL, Demand, PeerTask
+from asv_bench.peers.model import Checkpoint, apart, checkpoint_in
 from asv_bench.stats.paired import hodges_lehmann, shift_interval
 from asv_bench.workloads.named import Workload
 
 CONFIDENCE = 0.95
+WARMUPS = 2
+"""On a workload: the first compiles, the second records what it replays."""
+TASK = "task.json"
 STARTUP = "startup_s"
 METRICS = ("step_ms", "tokens_per_s", "ttft_ms", "tpot_ms", STARTUP)
 
@@ -27,32 +31,70 @@ METRICS = ("step_ms", "tokens_per_s", "ttft_ms", "tpot_ms", STARTUP)
 class Contest:
     """Engines that start once a round for all these workloads of a model.
 
-    Each life of an engine is known by the engine and its round: `facts` are what it told, and
-    `readings`, by workload first, are of each metric. `failed` says, by workload and engine, why
-    one is left out, and `tokens` how its tokens compare with a model in double precision.
+    `engines` are their interpreters by name. `rounds` are what was measured: readings of the time
+    to load, and what else lives told, by engine.
     """
 
     folder: Path
     workloads: Sequence[Workload]
     model: str
-    checkpoint: Checkpoint
-    engines: Sequence[str]
-    facts: dict[str, dict[int, Mapping[str, Any]]] = field(default_factory=dict)
-    readings: dict[tuple[str, str], dict[int, dict[str, Reading]]] = field(default_factory=dict)
-    failed: dict[tuple[str, str], str] = field(default_factory=dict)
-    tokens: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    dtype: str
+    engines: Mapping[str, str]
+    checkpoint: Checkpoint = field(init=False)
+    rounds: dict[int, Lived] = field(init=False, default_factory=dict)
+    # How they compare with a model in double precision, by workload and engine.
+    tokens: Mapping[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
 
     @property
-    def name(self) -> str:
-        """That of its folder."""
-        return self.folder.name
+    def labels(self) -> dict[str, str]:
+        """What the lives of each engine are called: the folder and, behind a slash, the engine."""
+        return {engine: f"{self.folder.name}/{engine}" for engine in self.engines}
 
-    @property
+    def prepare(self, checkpoint: Checkpoint, device: str, windows: int) -> None:
+        """Put into the folder what lives read: the path of each interpreter, and the task."""
+        self.checkpoint, workloads = checkpoint, self.workloads
+        self.folder.mkdir()
+        for name, interpreter in self.engines.items():
+            (self.folder / name).write_text(interpreter)
+        # Of each number the largest; None, which limits nothing, where any workload has it.
+        settings = [one.engine_settings() for one in workloads]
+        values = {key: [one[key] for one in settings] for key in settings[0]}
+        task = PeerTask(
+            checkpoint.folder,
+            checkpoint.dtype,
+            device,
+            {
+                one.name: Demand(
+                    one.prompts(checkpoint.sizes["vocab_size"]),
+                    [new for _, new in one.requests],
+                    one.steps,
+                )
+                for one in workloads
+            },
+            max(one.batch_size for one in workloads),
+            max(one.max_length for one in workloads),
+            {key: None if None in of_all else max(of_all) for key, of_all in values.items()},
+            WARMUPS,
+            windows,
+        )
+        (self.folder / TASK).write_text(json.dumps(asdict(task)))
+
+    def failure(self, workload: Workload, engine: str) -> str | None:
+        """Why an engine is left out of a workload; None where it is not."""
+        for _, lived in sorted(self.rounds.items()):
+            cells = lived.facts.get(engine, {"cells": {}})["cells"]
+            reason = lived.failed.get(engine) or cells.get(workload.name, {}).get("failed")
+            if reason is not None:
+                return str(reason)
+        return None
+
     def notes(self) -> list[str]:
         """Why engines are missing, in sentences."""
         return [
-            f"{engine} on {workload} is left out: {reason}"
-            for (workload, engine), reason in self.failed.items()
+            f"{engine} on {workload.name} is left out: {reason}"
+            for workload in self.workloads
+            for engine in self.engines
+            if (reason := self.failure(workload, engine)) is not None
         ]
 
     def order(self, number: int) -> list[str]:
@@ -60,159 +102,170 @@ class Contest:
         left = [
             engine
             for engine in self.engines
-            if not all((one.name, engine) in self.failed for one in self.workloads)
+            if any(self.failure(one, engine) is None for one in self.workloads)
         ]
         return left if number % 2 == 0 else left[::-1]
 
-    def ran(self, workload: Workload) -> list[str]:
-        """The engines that gave figures of a workload and never failed."""
-        return [
-            engine
-            for engine in self.engines
-            if (workload.name, engine) in self.readings.keys() - self.failed
-        ]
+    def compare_tokens(self) -> list[str]:
+        """Set the tokens of all engines beside a model in double precision, or say why not."""
+        generated: dict[str, dict[str, Any]] = {}
+        for one in self._ran():
+            ids = one.told[-1]["cells"][one.workload.name]["token_ids"]
+            generated.setdefault(one.workload.name, {})[one.engine] = ids
+        failing = "tokens were not compared with a model in fp64"
+        file, task = (self.folder / name for name in ("tokens.json", TASK))
+        try:
+            self.tokens = apart(failing, "likelihoods", file, str(task), generated)
+        except MeasurementFailed as error:
+            return [str(error)]
+        return []
 
-    def take(self, number: int, lived: Lived) -> None:
-        """Take what the lives of a round gave, and why others gave nothing."""
-        for workload in self.workloads:
-            for engine, reason in lived.failed.items():
-                self.failed.setdefault((workload.name, engine), reason)
-            for engine, facts in lived.facts.items():
-                self.facts.setdefault(engine, {})[number] = facts
-                key = workload.name, engine
-                try:
-                    readings = _readings(lived.readings[engine], facts["cells"][workload.name])
-                except MeasurementFailed as error:
-                    self.failed.setdefault(key, str(error))
-                else:
-                    self.readings.setdefault(key, {})[number] = readings
+    def _ran(self) -> list[Ran]:
+        """Each workload and engine that gave figures and never failed."""
+        rounds = [lived for _, lived in sorted(self.rounds.items())]
+        return [
+            Ran(workload, engine, rounds)
+            for workload in self.workloads
+            for engine in self.engines
+            if rounds and self.failure(workload, engine) is None
+        ]
 
     def rows(self) -> list[dict[str, Any]]:
         """The figures of each engine that ran, medians over its lives."""
-        return [self._row(one, engine) for one in self.workloads for engine in self.ran(one)]
+        ran = self._ran()
+        ours = {one.workload.name: one for one in ran if one.engine == KVTRAIL}
+        return [self._row(one, ours.get(one.workload.name)) for one in ran]
 
-    def _row(self, workload: Workload, engine: str) -> dict[str, Any]:
-        lives = [life for _, life in sorted(self.readings[workload.name, engine].items())]
+    def _row(self, one: Ran, ours: Ran | None) -> dict[str, Any]:
+        workload, lives = one.workload, one.lives
         # Of a single life its windows are what there is.
         values = {
-            metric: [one[metric].value for one in lives] if lives[1:] else lives[0][metric].samples
+            metric: [life[metric].value for life in lives]
+            if lives[1:]
+            else lives[0][metric].samples
             for metric in METRICS
         }
         medians = {metric: statistics.median(values[metric]) for metric in METRICS}
         step_ms = medians.pop("step_ms")
         floor = self.checkpoint.floor_ms(workload.resident, workload.mean_context)
-        told = self.facts[engine]
-        peaks = [one["peaks"] for one in told.values()]
-        last = told[max(told)]
         return {
             "workload": workload.name,
-            "engine": engine,
+            "engine": one.engine,
             "model": self.model,
             "dtype": self.checkpoint.dtype,
             "batch": workload.batch_size,
             "step_ms": step_ms,
             "step_ms_range": [min(values["step_ms"]), max(values["step_ms"])],
-            "times": self._times(workload, engine),
+            "times": None if ours in (None, one) else _times(ours, one),
             **medians,
             "floor_ms": floor,
             "fraction_of_floor": None if floor is None else floor / step_ms,
-            **{
-                metric: max((one[metric] for one in peaks if metric in one), default=None)
-                for metric in ("peak_gpu_bytes", "peak_rss_bytes")
-            },
+            **{name: one.peak(name) for name in ("peak_gpu_bytes", "peak_rss_bytes")},
             "lives": len(lives),
-            **{key: last[key] for key in ("settings", "chosen", "versions")},
-            "tokens": self.tokens.get((workload.name, engine)),
-        }
-
-    def _times(self, workload: Workload, engine: str) -> dict[str, Any] | None:
-        """Step time over kvtrail's of the same round, with an interval; None without those.
-
-        Of one round it is the range over the windows of both lives, which has no confidence.
-        """
-        if engine == KVTRAIL or KVTRAIL not in self.ran(workload):
-            return None
-        ours, theirs = (self.readings[workload.name, one] for one in (KVTRAIL, engine))
-        both = [
-            (ours[number]["step_ms"], theirs[number]["step_ms"])
-            for number in sorted(ours.keys() & theirs.keys())
-        ]
-        if not both:
-            return None
-        ratios = np.log([their.value / our.value for our, their in both])
-        low, high, confidence = shift_interval(ratios, CONFIDENCE)
-        if len(both) == 1:
-            windows = np.log(np.divide.outer(both[0][1].samples, both[0][0].samples))
-            low, high, confidence = windows.min(), windows.max(), 0.0
-        return {
-            "estimate": float(np.exp(hodges_lehmann(ratios))),
-            "low": float(np.exp(low)),
-            "high": float(np.exp(high)),
-            "confidence": confidence,
+            **{key: one.told[-1][key] for key in ("settings", "chosen", "versions")},
+            "tokens": self.tokens.get(workload.name, {}).get(one.engine),
         }
 
     def samples(self) -> list[dict[str, Any]]:
         """What the record keeps of each workload beside the rows."""
-        checkpoint = {**asdict(self.checkpoint), "folder": Path(self.checkpoint.folder).name}
-        last = {engine: told[max(told)]["cell"] for engine, told in self.facts.items()}
-        cells = {engine: cell for engine, cell in last.items() if cell}
+        ran = self._ran()
         return [
             {
                 "workload": asdict(workload),
                 "model": self.model,
-                "checkpoint": checkpoint,
-                "cells": cells,
+                "checkpoint": {
+                    **asdict(self.checkpoint),
+                    "folder": Path(self.checkpoint.folder).name,
+                },
+                "cells": {one.engine: cell for one in ran if (cell := one.told[-1]["cell"])},
                 "lives": {
-                    engine: [
+                    one.engine: [
                         {metric: reading.to_json() for metric, reading in life.items()}
-                        for _, life in sorted(self.readings[workload.name, engine].items())
+                        for life in one.lives
                     ]
-                    for engine in self.ran(workload)
+                    for one in ran
+                    if one.workload is workload
                 },
             }
             for workload in self.workloads
+            if self.rounds
         ]
 
 
-def _readings(startup: Reading, given: Mapping[str, Any]) -> dict[str, Reading]:
-    """Of each metric, from the reading of the time to load; MeasurementFailed without figures."""
-    if "failed" in given:
-        raise MeasurementFailed(given["failed"])
-    return {STARTUP: startup} | {
-        metric: replace(
-            startup, benchmark=metric, value=statistics.median(windows), samples=tuple(windows)
-        )
-        for metric, windows in given["figures"].items()
+class Ran:
+    """What lives of an engine `told`, and their readings of a workload by metric."""
+
+    def __init__(self, workload: Workload, engine: str, rounds: Sequence[Lived]) -> None:
+        self.workload = workload
+        self.engine = engine
+        self.told = [lived.facts[engine] for lived in rounds]
+        self.lives: list[dict[str, Reading]] = []
+        for lived in rounds:
+            startup = lived.readings[engine]
+            figures = lived.facts[engine]["cells"][workload.name]["figures"]
+            read = {
+                name: replace(
+                    startup,
+                    benchmark=name,
+                    value=statistics.median(windows),
+                    samples=tuple(windows),
+                )
+                for name, windows in figures.items()
+            }
+            self.lives.append({STARTUP: startup, **read})
+
+    def peak(self, name: str) -> float | None:
+        """The most memory that a life held; None where it is not known."""
+        peaks = (told["peaks"] for told in self.told)
+        return max((one[name] for one in peaks if name in one), default=None)
+
+
+def _times(ours: Ran, theirs: Ran) -> dict[str, Any]:
+    """Step time over kvtrail's of the same round, with an interval.
+
+    Of one round it is the range over the windows of both lives, which has no confidence.
+    """
+    both = [
+        (our["step_ms"], their["step_ms"])
+        for our, their in zip(ours.lives, theirs.lives, strict=True)
+    ]
+    ratios = np.log([their.value / our.value for our, their in both])
+    low, high, confidence = shift_interval(ratios, CONFIDENCE)
+    if len(both) == 1:
+        windows = np.log(np.divide.outer(both[0][1].samples, both[0][0].samples))
+        low, high, confidence = windows.min(), windows.max(), 0.0
+    return {
+        "estimate": float(np.exp(hodges_lehmann(ratios))),
+        "low": float(np.exp(low)),
+        "high": float(np.exp(high)),
+        "confidence": confidence,
     }
 
 
-Start = tuple[str, str, int]
-"""What an engine is started with: model, dtype, and a batch that must be exact; 0 where no request
-has to wait for another, as a larger batch makes no difference then."""
+def contests_of(
+    works: Iterable[tuple[Workload, str, str]], engines: Mapping[str, str], folder: Path
+) -> list[Contest]:
+    """Contests below a folder, of workloads that are to be run with a model in a dtype.
 
-
-def groups_of(works: Sequence[tuple[Workload, str, str]]) -> dict[Start, list[Workload]]:
-    """Workloads that can share a start, of those to be run with a model in a dtype."""
-    found: dict[Start, list[Workload]] = {}
+    Of one model they share a start; where requests wait for others only those of one batch, as a
+    larger batch makes no difference elsewhere.
+    """
+    groups: dict[tuple[str, str, int], list[Workload]] = {}
     for workload, model, dtype in works:
         batch = workload.batch_size if workload.waves > 1 else 0
-        found.setdefault((model, dtype, batch), []).append(workload)
-    return found
+        groups.setdefault((model, dtype, batch), []).append(workload)
+    return [
+        Contest(folder / f"contest-{number}", workloads, model, dtype, engines)
+        for number, ((model, dtype, _), workloads) in enumerate(groups.items())
+    ]
 
 
-def contests_in(
-    folders: Sequence[Path],
-    groups: Mapping[Start, Sequence[Workload]],
-    engines: Iterable[str],
-    device: str,
-) -> list[Contest]:
-    """A contest of each group in a folder of its own; each model is on disk once."""
+def put_on_disk(contests: Sequence[Contest], device: str, windows: int) -> None:
+    """Prepare contests; each of their models is put on disk once, by a process of its own."""
     checkpoints: dict[tuple[str, str], Checkpoint] = {}
-    contests = []
-    for folder, ((model, dtype, _), workloads) in zip(folders, groups.items(), strict=True):
-        if (model, dtype) not in checkpoints:
-            place = folder.with_name(f"model-{len(checkpoints)}")
-            checkpoints[model, dtype] = checkpoint_in(place, model, dtype, device)
-        checkpoint = checkpoints[model, dtype]
-        contests.append(Contest(folder, workloads, model, checkpoint, list(engines)))
-    return contests
+    for one in contests:
+        key = one.model, one.dtype
+        if key not in checkpoints:
+            place = one.folder.with_name(f"model-{len(checkpoints)}")
+            checkpoints[key] = checkpoint_in(place, *key, device)
+        one.prepare(checkpoints[key], device, windows)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asv_bench.output.table import Cell, Column, Table, digits, percent
+from asv_bench.peers.lives.life import KVTRAIL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -47,47 +48,39 @@ CAPTION = (
 
 def speed_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """How fast each engine is."""
-    return Table(SPEED, [_speed(row) for row in rows], title, CAPTION, notes="beside")
+    cells = []
+    for row in rows:
+        (low, high), times = row["step_ms_range"], row["times"]
+        step_ms = Cell(row["step_ms"], note=f"{low:.3f}-{high:.3f}" if low < high else "")
+        ratio = times and Cell(times["estimate"], note=f"{times['low']:.2f}-{times['high']:.2f}")
+        shown = {**row, "step_ms": step_ms, "times": ratio}
+        cells.append([shown[column.key] for column in SPEED])
+    return Table(SPEED, cells, title, CAPTION, notes="beside")
 
 
 def rest_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """What else a reader needs: memory, start-up, whether tokens are right, and settings."""
-    cells = [
-        (
-            row["workload"],
-            row["engine"],
-            row["startup_s"],
-            row["peak_gpu_bytes"] and row["peak_gpu_bytes"] / GIB,
-            row["peak_rss_bytes"] and row["peak_rss_bytes"] / GIB,
-            _tokens(row["tokens"]),
-            f"{row['settings']}; {_listed({**row.get('chosen', {}), **row['versions']})}",
+    cells = []
+    for row in rows:
+        facts = {**row.get("chosen", {}), **row["versions"]}
+        listed = ", ".join(f"{name} {value}" for name, value in facts.items())
+        cells.append(
+            (
+                row["workload"],
+                row["engine"],
+                row["startup_s"],
+                *(row[peak] and row[peak] / GIB for peak in ("peak_gpu_bytes", "peak_rss_bytes")),
+                _likeliest(row["tokens"] or {}),
+                f"{row['settings']}; {listed}",
+            )
         )
-        for row in rows
-    ]
     return Table(REST, cells, caption=TOKENS)
 
 
-def _speed(row: Mapping[str, Any]) -> list[Any]:
-    low, high = row["step_ms_range"]
-    times = row["times"]
-    return [
-        row["workload"],
-        row["engine"],
-        Cell(row["step_ms"], note=f"{low:.3f}-{high:.3f}" if low < high else ""),
-        times and Cell(times["estimate"], note=f"{times['low']:.2f}-{times['high']:.2f}"),
-        *(row[column.key] for column in SPEED[4:]),
-    ]
-
-
-def _tokens(tokens: Mapping[str, Any] | None) -> str | None:
-    # Older records tell how many were kvtrail's.
-    if tokens is None or "argmax" not in tokens:
+def _likeliest(tokens: Mapping[str, Any]) -> str | None:
+    if "argmax" not in tokens:  # Older records tell how many were kvtrail's.
         return None
     return f"{tokens['argmax']:.1%} of {tokens['tokens']}, gap {tokens['largest_gap']:.2g}"
-
-
-def _listed(facts: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 def draw_peers(rows: Sequence[Mapping[str, Any]], title: str) -> str:
@@ -96,26 +89,24 @@ def draw_peers(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     from asv_bench.output.drawing import Palette
 
     palette = Palette(ours=("#1a7f37", "#3fb950"), theirs=("#8c959f", "#6e7681"))
-    workloads = list(dict.fromkeys(row["workload"] for row in rows))
+    workloads: dict[str, list[Mapping[str, Any]]] = {}
+    for row in reversed(rows):
+        workloads.setdefault(row["workload"], []).append(row)
 
     def draw(canvas: Canvas) -> None:
         canvas.suptitle(title, fontsize=9)
         panels = canvas.subplots(len(workloads), 1, squeeze=False)[:, 0]
-        for axes, workload in zip(panels, workloads, strict=True):
-            own = [row for row in rows if row["workload"] == workload][::-1]
-            places = range(len(own))
-            colours = [palette["ours" if row["engine"] == "kvtrail" else "theirs"] for row in own]
-            axes.barh(places, [row["step_ms"] for row in own], color=colours, height=0.7)
-            axes.set_yticks(places, [row["engine"] for row in own])
-            for place, row in zip(places, own, strict=True):
-                axes.text(row["step_ms"], place, f" {row['step_ms']:.3g}", va="center")
+        for axes, (workload, own) in zip(panels[::-1], workloads.items(), strict=True):
+            steps = [row["step_ms"] for row in own]
+            colours = [palette["ours" if row["engine"] == KVTRAIL else "theirs"] for row in own]
+            bars = axes.barh(range(len(own)), steps, color=colours, height=0.7)
+            axes.bar_label(bars, [f"{step:.3g}" for step in steps], padding=2)
+            axes.set_yticks(range(len(own)), [row["engine"] for row in own])
             if own[0]["floor_ms"] is not None:
                 axes.axvline(own[0]["floor_ms"], color=palette["ink"], linewidth=0.8)
             axes.set_title(f"{workload}, ms a step", loc="left", fontsize=8)
-            axes.set_xlim(0, 1.15 * max(row["step_ms"] for row in own))
+            axes.set_xlim(0, 1.15 * max(steps))
             palette.quieten(axes, grid="x")
 
-    height = 0.6 + sum(
-        0.45 + 0.24 * sum(row["workload"] == one for row in rows) for one in workloads
-    )
+    height = 0.6 + 0.45 * len(workloads) + 0.24 * len(rows)
     return palette.draw(draw, size=(7.5, height), font_size=8, salt="peers")

@@ -1,26 +1,29 @@
 """One life of an engine on a model: it loads, and on each workload warms up and runs its windows.
 
-Run as `python life.py TASK`, by the engine's own interpreter. Which engine it is stands behind the
-slash of $KVTRAIL_LABEL; the time to load goes to $KVTRAIL_RESULT, the rest to a file of the task's
-folder. In a window all requests run twice: for one new token each, which is the time to first
-token, and for all their tokens. The very first life tells which figures there are and loads
-nothing.
+Run as `python life.py TASK`, by the engine's own interpreter: it needs the standard library and the
+engine alone. Which engine it is stands behind the slash of $KVTRAIL_LABEL; the time to load goes to
+$KVTRAIL_RESULT, the rest to a file beside the task. In a window all requests run twice: for one new
+token each, which is the time to first token, and for all their tokens.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from asv_bench.peers.lives.drivers import Driver
+Ids = list[list[int]]
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Demand:
     """A workload: prompts as token ids, new tokens of each, which nothing ends earlier, and tokens
     of a sequence, for every filling of the batch."""
 
-    prompts: list[list[int]]
+    prompts: Ids
     new_tokens: list[int]
     steps: int
 
@@ -38,8 +41,7 @@ class PeerTask:
     """What every engine does with the model in a folder of Hugging Face's format.
 
     `cells` are workloads by name, with at most `batch` requests at once of at most `max_length`
-    tokens. `engine` is what they fix of kvtrail's own engine, `drivers` has the class of each
-    engine. The folder `facts` gets what each life gave.
+    tokens. `engine` is what they fix of kvtrail's own engine.
     """
 
     model: str
@@ -49,16 +51,269 @@ class PeerTask:
     batch: int
     max_length: int
     engine: dict[str, Any]
-    drivers: dict[str, str]
     warmups: int
     windows: int
-    facts: str
+
+    @classmethod
+    def read(cls, path: str) -> PeerTask:
+        """The task in a file."""
+        told = json.loads(Path(path).read_text())
+        cells = {name: Demand(**cell) for name, cell in told.pop("cells").items()}
+        return cls(cells=cells, **told)
+
+
+@dataclass(frozen=True)
+class Driver:
+    """An engine that has loaded the model; it is imported there, as only one is here.
+
+    `run` is given prompts, and `params` of each by its new tokens, and gives the new ids of each.
+    `settings` says in words what was asked of the engine, from which a reader judges whether it is
+    fair. `choices` are what it chose itself, such as which CUDA graphs: by the name to print,
+    attributes from `engine` on; those that a version lacks are left out. `unreported` counts tokens
+    of each request that it does not tell.
+    """
+
+    engine: Any
+    params: Callable[[int], Any]
+    run: Callable[[Ids, list[Any]], Iterable[Sequence[int]]]
+    settings: str
+    choices: Mapping[str, str] = field(default_factory=dict)
+    unreported: int = 0
+
+    def generate(self, prompts: Ids, new_tokens: list[int]) -> Ids:
+        """Run all requests, greedily, to their last token; the new ids of each."""
+        return [list(ids) for ids in self.run(prompts, [*map(self.params, new_tokens)])]
+
+
+def load_kvtrail(task: PeerTask) -> Driver:
+    """kvtrail's own engine: that of the tree, in the place of any installed one."""
+    sys.path.insert(0, os.environ["KVTRAIL_TREE"])
+    from engine import Engine, EngineConfig, SamplingParams
+
+    config = {"model": task.model, "device": task.device, "dtype": task.dtype, **task.engine}
+    engine = Engine(EngineConfig(**config))
+    how = "eager" if task.device == "cpu" else "CUDA graphs"
+    return Driver(
+        engine,
+        lambda count: SamplingParams(max_new_tokens=count, ignore_eos=True),
+        lambda *asked: (one.token_ids for one in engine.generate(*asked)),
+        f"{how}, no prefix cache",
+        {
+            "decode": "decode_mode",
+            "prefill_tokens": "config.prefill_max_tokens",
+            "steps_in_flight": "config.steps_in_flight",
+            "kv_blocks": "num_kv_blocks",
+        },
+    )
+
+
+def in_batches(run: Callable[[Ids, list[int], list[int]], Ids], size: int) -> Callable[..., Ids]:
+    """What runs one batch after another: `run` is given prompts padded on the left to the longest
+    of a batch, the padding before each, and how many new tokens each needs at least."""
+
+    def run_all(prompts: Ids, new_tokens: list[int]) -> Ids:
+        ids: Ids = []
+        for first in range(0, len(prompts), size):
+            batch, wanted = prompts[first : first + size], new_tokens[first : first + size]
+            longest = max(map(len, batch))
+            padding = [longest - len(prompt) for prompt in batch]
+            padded = [[0] * pad + prompt for pad, prompt in zip(padding, batch, strict=True)]
+            generated = run(padded, padding, wanted)
+            ids += [row[:count] for row, count in zip(generated, wanted, strict=True)]
+        return ids
+
+    return run_all
+
+
+def load_transformers(task: PeerTask, *, cache: str | None = None) -> Driver:
+    """transformers' `generate`, with the cache it takes by default or with the static one."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    engine = AutoModelForCausalLM.from_pretrained(task.model, dtype=getattr(torch, task.dtype))
+    engine.to(task.device).eval()
+    # Only its length ends a sequence; padding on the left is masked.
+    engine.generation_config.eos_token_id = None
+    engine.generation_config.pad_token_id = 0
+
+    def run(padded: Ids, padding: list[int], new_tokens: list[int]) -> Ids:
+        if len(set(new_tokens)) > 1:
+            sys.exit("generate gives every sequence of a batch the same number of new tokens.")
+        longest = len(padded[0])
+        mask = [[0] * pad + [1] * (longest - pad) for pad in padding]
+        output = engine.generate(
+            torch.tensor(padded, device=task.device),
+            attention_mask=torch.tensor(mask, device=task.device),
+            max_new_tokens=new_tokens[0],
+            do_sample=False,
+            cache_implementation=cache,
+        )
+        generated: Ids = output[:, longest:].tolist()
+        return generated
+
+    settings = "static cache, compiled" if cache else "not compiled"
+    if cache and task.device == "cpu":
+        settings = "static cache; it compiles on GPUs only"
+    choices = {"attention": "config._attn_implementation"}
+    return Driver(engine, int, in_batches(run, task.batch), settings, choices)
+
+
+def load_torch(task: PeerTask) -> Driver:
+    """A decoder in plain torch, which lies beside this file."""
+    generator = import_module("plain_decoder").PlainGenerator
+    engine = generator(task.model, task.dtype, task.device, task.batch, task.max_length)
+    return Driver(engine, int, in_batches(engine.generate, task.batch), engine.settings)
+
+
+def load_vllm(task: PeerTask) -> Driver:
+    """vLLM's offline engine."""
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(
+        model=task.model,
+        dtype=task.dtype,
+        skip_tokenizer_init=True,
+        enable_prefix_caching=False,
+        max_model_len=task.max_length,
+        max_num_seqs=task.batch,
+        seed=0,
+    )
+
+    def run(prompts: Ids, params: list[Any]) -> Iterable[Sequence[int]]:
+        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        done = engine.generate(asked, params, use_tqdm=False)
+        return (one.outputs[0].token_ids for one in done)
+
+    choices = {
+        "graphs": "compilation_config.cudagraph_mode",
+        "graph_sizes": "compilation_config.cudagraph_capture_sizes",
+        "batched_tokens": "scheduler_config.max_num_batched_tokens",
+        "chunked_prefill": "scheduler_config.enable_chunked_prefill",
+        "asynchronous": "scheduler_config.async_scheduling",
+        "policy": "scheduler_config.policy",
+        "attention": "attention_config.backend",
+    }
+    greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
+    return Driver(
+        engine,
+        lambda count: SamplingParams(max_tokens=count, **greedy),
+        run,
+        "CUDA graphs as it chooses them, no prefix cache, no detokenization",
+        {name: f"llm_engine.vllm_config.{path}" for name, path in choices.items()},
+    )
+
+
+def load_sglang(task: PeerTask) -> Driver:
+    """SGLang's offline engine."""
+    import sglang
+
+    engine = sglang.Engine(
+        model_path=task.model,
+        dtype=task.dtype,
+        skip_tokenizer_init=True,
+        disable_radix_cache=True,
+        context_length=task.max_length,
+        max_running_requests=task.batch,
+        cuda_graph_max_bs=task.batch,
+        random_seed=0,
+        log_level="error",
+    )
+
+    def run(prompts: Ids, params: list[Any]) -> Iterable[Sequence[int]]:
+        done = engine.generate(input_ids=prompts, sampling_params=params)
+        return (one["output_ids"] for one in done)
+
+    return Driver(
+        engine,
+        lambda count: {"temperature": 0.0, "max_new_tokens": count, "ignore_eos": True},
+        run,
+        "CUDA graphs up to the batch, no prefix cache, no detokenization",
+        {
+            "graph_sizes": "server_args.cuda_graph_bs",
+            "batched_tokens": "server_args.chunked_prefill_size",
+            "policy": "server_args.schedule_policy",
+            "no_overlap": "server_args.disable_overlap_schedule",
+            "attention": "server_args.attention_backend",
+        },
+    )
+
+
+def load_nano_vllm(task: PeerTask) -> Driver:
+    """nano-vllm. Its prefix cache cannot be switched off, and it refuses a temperature of 0.
+
+    The one it is given leaves every other token no chance that a float can hold, unless its score
+    is within a ten-thousandth of the highest.
+    """
+    from nanovllm import LLM, SamplingParams
+
+    limits = {"max_model_len": task.max_length, "max_num_seqs": task.batch}
+    engine = LLM(task.model, enforce_eager=False, **limits)
+    return Driver(
+        engine,
+        lambda count: SamplingParams(temperature=1e-5, ignore_eos=True, max_tokens=count),
+        lambda *asked: (one["token_ids"] for one in engine.generate(*asked, use_tqdm=False)),
+        "CUDA graphs, its prefix cache, temperature 1e-5 as 0 is refused",
+        {
+            "graph_sizes": "model_runner.graph_bs",
+            "batched_tokens": "scheduler.max_num_batched_tokens",
+        },
+    )
+
+
+def load_mini_sglang(task: PeerTask) -> Driver:
+    """mini-sglang. Its offline face leaves out the last token of each request."""
+    import torch
+    from minisgl.core import SamplingParams
+    from minisgl.llm import LLM
+
+    engine = LLM(
+        task.model,
+        dtype=getattr(torch, task.dtype),
+        max_seq_len_override=task.max_length,
+        max_running_req=task.batch,
+        cuda_graph_max_bs=task.batch,
+        cache_type="naive",
+    )
+    return Driver(
+        engine,
+        lambda count: SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=count),
+        lambda *asked: (one["token_ids"] for one in engine.generate(*asked)),
+        "CUDA graphs up to the batch, naive cache",
+        {"batched_tokens": "config.max_extend_tokens", "attention": "config.attention_backend"},
+        unreported=1,
+    )
+
+
+@dataclass(frozen=True)
+class PeerKind:
+    """An engine: how it is loaded, the package that its interpreter must be able to import, and
+    the distributions whose versions matter."""
+
+    load: Callable[[PeerTask], Driver]
+    package: str
+    distributions: tuple[str, ...]
+
+
+KVTRAIL = "kvtrail"
+_STATIC = partial(load_transformers, cache="static")
+KINDS = {
+    KVTRAIL: PeerKind(load_kvtrail, "torch", ("nvtx",)),
+    "transformers-dynamic": PeerKind(load_transformers, "transformers", ("transformers",)),
+    "transformers-static": PeerKind(_STATIC, "transformers", ("transformers",)),
+    "torch": PeerKind(load_torch, "torch", ("safetensors",)),
+    "vllm": PeerKind(load_vllm, "vllm", ("vllm", "flashinfer-python", "flash-attn")),
+    "sglang": PeerKind(load_sglang, "sglang", ("sglang", "sgl-kernel", "flashinfer-python")),
+    "nano-vllm": PeerKind(load_nano_vllm, "nanovllm", ("nano-vllm", "flash-attn")),
+    "mini-sglang": PeerKind(
+        load_mini_sglang, "minisgl", ("minisgl", "sgl-kernel", "flashinfer-python")
+    ),
+}
+"""In the order of tables."""
 
 
 def live(label: str, task: PeerTask) -> dict[str, Any]:
     """What an engine gave: seconds to start, figures and tokens of each workload, settings."""
-    module, _, name = task.drivers[label].partition(".")
-    peer: Driver = getattr(importlib.import_module(module), name)(label, task)
+    peer = KINDS[label].load(task)
     startup_s = _seconds_since_start()
     cells: dict[str, dict[str, Any]] = {}
     for name, cell in task.cells.items():
@@ -71,19 +326,8 @@ def live(label: str, task: PeerTask) -> dict[str, Any]:
         "cells": cells,
         "settings": peer.settings,
         "chosen": _chosen(peer),
-        "versions": _versions(("torch", "triton", *peer.packages)),
+        "versions": _versions("torch", "triton", *KINDS[label].distributions),
     }
-
-
-def _chosen(peer: Driver) -> dict[str, str]:
-    found = {}
-    for name, path in peer.choices.items():
-        value: object = peer.engine
-        for part in path.split("."):
-            value = getattr(value, part, None)
-        if value is not None:
-            found[name] = str(getattr(value, "name", value))
-    return found
 
 
 def _measured(peer: Driver, cell: Demand, task: PeerTask) -> dict[str, Any]:
@@ -95,7 +339,7 @@ def _measured(peer: Driver, cell: Demand, task: PeerTask) -> dict[str, Any]:
     gc.collect()
     gc.freeze()
     first_s, whole_s = [], []
-    ids: list[list[int]] = []
+    ids: Ids = []
     for _ in range(task.windows):
         first_s.append(_timed(peer, cell, one_each)[0])
         seconds, ids = _timed(peer, cell, cell.new_tokens)
@@ -113,7 +357,7 @@ def _measured(peer: Driver, cell: Demand, task: PeerTask) -> dict[str, Any]:
     return {"figures": figures, "token_ids": ids}
 
 
-def _timed(peer: Driver, cell: Demand, new_tokens: list[int]) -> tuple[float, list[list[int]]]:
+def _timed(peer: Driver, cell: Demand, new_tokens: list[int]) -> tuple[float, Ids]:
     started = time.perf_counter()
     ids = peer.generate(cell.prompts, new_tokens)
     seconds = time.perf_counter() - started
@@ -133,42 +377,36 @@ def _seconds_since_start() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
-def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """Of those that this interpreter has."""
-    from importlib.metadata import PackageNotFoundError, version
-
+def _chosen(peer: Driver) -> dict[str, str]:
     found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    for name, path in peer.choices.items():
+        with suppress(AttributeError):
+            if (value := attrgetter(path)(peer.engine)) is not None:
+                found[name] = str(getattr(value, "name", value))
     return found
 
 
-def read_task(path: str) -> PeerTask:
-    """The task in a file."""
-    told = json.loads(Path(path).read_text())
-    cells = {name: Demand(**cell) for name, cell in told.pop("cells").items()}
-    return PeerTask(cells=cells, **told)
+def _versions(*packages: str) -> dict[str, str]:
+    """Of those that this interpreter has."""
+    found = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
-def main() -> None:
+def main(path: str) -> None:
     """Live once, as the engine that the environment names."""
-    label = Path(os.environ["KVTRAIL_LABEL"]).name
-    task = read_task(sys.argv[1])
-    begun = Path(task.facts, f"{label}-begun")
     startup_s = 1.0
-    if begun.exists():
-        facts = live(label, task)
+    # The first life only shows which figures there are, and loads nothing.
+    if "KVTRAIL_TRIAL" not in os.environ:
+        label = Path(os.environ["KVTRAIL_LABEL"]).name
+        facts = live(label, PeerTask.read(path))
         startup_s = facts["startup_s"]
         # Nothing else of a life reaches its reader, so this names the file.
-        written = Path(task.facts, f"{label}-{startup_s!r}")
-        written.write_text(json.dumps(facts))
-        written.replace(written.with_name(f"{written.name}.json"))
-    begun.touch()
+        Path(path).with_name(f"{label}-{startup_s!r}.json").write_text(json.dumps(facts))
     Path(os.environ["KVTRAIL_RESULT"]).write_text(json.dumps({"startup_s": startup_s}))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from textwrap import dedent
@@ -18,75 +17,56 @@ from typer.testing import CliRunner, Result
 
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
+from asv_bench.output.record import REPOSITORY
 from asv_bench.peers import lives
-from asv_bench.peers.catalog import KINDS, find_peers
-from asv_bench.peers.checkpoint import Checkpoint, write_checkpoint
-from asv_bench.peers.lives.drive_torch import PlainDecoder
 from asv_bench.peers.lives.life import Demand, PeerTask, live
-from asv_bench.peers.parity import likelihood
+from asv_bench.peers.lives.plain_decoder import PlainDecoder
+from asv_bench.peers.model import likelihood, write_checkpoint
+from asv_bench.peers.rounds import find_peers
 from asv_bench.peers.tables import rest_table, speed_table
 from asv_bench.workloads.named import Workload
 
-LIVES = str(Path(lives.__file__).parent)
 MIXED = Workload("mixed", 5, 3, (1, 4, 9), 20, unique_prompts=True)
-TREE = Path(__file__).parents[3]
+REPORTS = REPOSITORY / "reports" / "peers"
+BROKEN = "raise RuntimeError('no such architecture')"
 
 
 @pytest.fixture(autouse=True)
 def drivers_and_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a life's own interpreter sees; rounds of an interrupted test are its own."""
     monkeypatch.setattr("asv_bench.measure.log.FOLDER", tmp_path / "kept")
-    monkeypatch.syspath_prepend(LIVES)
-    monkeypatch.setenv("KVTRAIL_TREE", str(TREE))
+    monkeypatch.syspath_prepend(str(Path(lives.__file__).parent))
+    monkeypatch.setenv("KVTRAIL_TREE", str(REPOSITORY))
 
 
-def task_of(checkpoint: Checkpoint, folder: Path, workload: Workload = MIXED) -> PeerTask:
-    return PeerTask(
-        model=checkpoint.folder,
-        dtype=checkpoint.dtype,
-        device="cpu",
-        cells={
-            "mixed": Demand(
-                workload.prompts(checkpoint.sizes["vocab_size"]),
-                [workload.new_tokens] * workload.num_requests,
-                workload.steps,
-            )
-        },
-        batch=workload.batch_size,
-        max_length=workload.max_length,
-        engine=workload.engine_settings(),
-        drivers={name: kind.driver for name, kind in KINDS.items()},
-        warmups=0,
-        windows=1,
-        facts=str(folder),
-    )
+def task_of(model: str = "a folder", vocab_size: int = 64) -> PeerTask:
+    cell = Demand(MIXED.prompts(vocab_size), [MIXED.new_tokens] * 5, MIXED.steps)
+    limits = {"batch": MIXED.batch_size, "max_length": MIXED.max_length, "warmups": 0, "windows": 1}
+    own = MIXED.engine_settings()
+    return PeerTask(model, "float32", "cpu", {"mixed": cell}, engine=own, **limits)
 
 
-def on_disk(model: str, folder: Path) -> Checkpoint:
-    return write_checkpoint(model, "auto", "cpu", folder / "model")
-
-
-@pytest.mark.parametrize("model", ["gpt2-tiny", "llama-tiny", "qwen3-tiny"])
-def test_engines_that_run_here_generate_the_same_tokens(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "qwen3-tiny"])
+def test_engines_that_run_here_generate_the_same_tokens(name: str, tmp_path: Path) -> None:
     """Prompts of several lengths, and more requests than fit a batch."""
     from engine import Engine, EngineConfig, SamplingParams
 
-    task = task_of(on_disk(f"random:{model}", tmp_path), tmp_path)
+    written = write_checkpoint(f"random:{name}", "auto", "cpu", str(tmp_path / "model"))
+    task = task_of(written.folder, written.sizes["vocab_size"])
     ids, cell = {}, task.cells["mixed"]
-    for name in ("kvtrail", "transformers-dynamic", "torch"):
-        facts = live(name, task)
+    for peer in ("kvtrail", "transformers-dynamic", "torch"):
+        facts = live(peer, task)
         figures = facts["cells"]["mixed"]["figures"]
-        ids[name] = facts["cells"]["mixed"]["token_ids"]
-        tokens = sum(cell.new_tokens)
+        ids[peer] = facts["cells"]["mixed"]["token_ids"]
         seconds = figures["step_ms"][0] * cell.steps / 1e3
-        assert figures["tokens_per_s"][0] == pytest.approx(tokens / seconds)
+        assert figures["tokens_per_s"][0] == pytest.approx(sum(cell.new_tokens) / seconds)
         assert figures["ttft_ms"][0] > 0
         assert facts["versions"]["torch"]
     assert ids["transformers-dynamic"] == ids["torch"] == ids["kvtrail"]
     # A model that repeats one token would agree with a broken one.
     assert len(set(ids["kvtrail"][0])) > 5
     # And it is the model that its name means to the engine.
-    engine = Engine(EngineConfig(model=f"random:{model}", device="cpu", prefix_cache=False))
+    engine = Engine(EngineConfig(model=f"random:{name}", device="cpu", prefix_cache=False))
     params = SamplingParams(max_new_tokens=MIXED.new_tokens, ignore_eos=True)
     own = [list(done.token_ids) for done in engine.generate(cell.prompts, params)]
     assert own == ids["kvtrail"]
@@ -100,37 +80,32 @@ def test_engines_that_run_here_generate_the_same_tokens(model: str, tmp_path: Pa
     assert told["largest_gap"] > 0
 
 
-class Graphs(Enum):
-    PIECEWISE = 1
-
-
 class Recorder:
     """Stands for another project's engine: keeps what it is told, generates tokens of its own."""
 
-    modules: ClassVar = {"nanovllm": "LLM"}
-    fair: ClassVar[dict[str, Any]] = {"enforce_eager": False, "max_num_seqs": 3}
+    fair: ClassVar = {"enforce_eager": False, "max_num_seqs": 3}
     chosen: ClassVar[dict[str, str]] = {}
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.told = {"model": arguments[0] if arguments else None, **options}
 
     def generate(self, prompts: Any = None, params: Any = None, **options: Any) -> list[Any]:
-        asked = options.get("sampling_params", params)
-        assert len(asked) == len(options.get("input_ids", prompts))
-        self.asked = asked
-        return [self.answer(one) for one in asked]
+        self.asked = options.get("sampling_params", params)
+        assert len(self.asked) == len(options.get("input_ids", prompts))
+        return [self.answer(one) for one in self.asked]
 
     def answer(self, asked: Any) -> Any:
         return {"token_ids": list(range(asked.max_tokens))}
 
 
 class VllmLike(Recorder):
-    modules: ClassVar = {"vllm": "LLM"}
     fair: ClassVar = {"enable_prefix_caching": False, "max_num_seqs": 3, "max_model_len": 29}
     chosen: ClassVar = {"graphs": "PIECEWISE", "batched_tokens": "8192", "asynchronous": "True"}
     llm_engine = SimpleNamespace(
         vllm_config=SimpleNamespace(
-            compilation_config=SimpleNamespace(cudagraph_mode=Graphs.PIECEWISE),
+            compilation_config=SimpleNamespace(
+                cudagraph_mode=Enum("Graphs", "PIECEWISE").PIECEWISE
+            ),
             scheduler_config=SimpleNamespace(max_num_batched_tokens=8192, async_scheduling=True),
         )
     )
@@ -140,7 +115,6 @@ class VllmLike(Recorder):
 
 
 class SglangLike(Recorder):
-    modules: ClassVar = {"sglang": "Engine"}
     fair: ClassVar = {"disable_radix_cache": True, "cuda_graph_max_bs": 3, "context_length": 29}
     chosen: ClassVar = {"batched_tokens": "2048", "attention": "fa3"}
     server_args = SimpleNamespace(chunked_prefill_size=2048, attention_backend="fa3")
@@ -150,50 +124,48 @@ class SglangLike(Recorder):
 
 
 class MiniLike(Recorder):
-    modules: ClassVar = {"minisgl": "", "minisgl.llm": "LLM", "minisgl.core": ""}
     fair: ClassVar = {"cache_type": "naive", "cuda_graph_max_bs": 3}
 
     def answer(self, asked: Any) -> Any:
         return {"token_ids": list(range(asked.max_tokens - 1))}
 
 
-def stand_in(patch: pytest.MonkeyPatch, modules: Mapping[str, str], build: Any) -> None:
-    """Let modules, some of which have a face to build an engine by, be those of a project."""
-    for name, face in modules.items():
-        module = ModuleType(name)
-        module.__dict__.update({"SamplingParams": SimpleNamespace, face or "unused": build})
-        patch.setitem(sys.modules, name, module)
-
-
-ELSEWHERE = Checkpoint("a folder", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
-
-
-@pytest.mark.parametrize(
-    ("name", "engine"),
-    [
-        ("vllm", VllmLike),
-        ("sglang", SglangLike),
-        ("nano-vllm", Recorder),
-        ("mini-sglang", MiniLike),
-    ],
-)
-def test_other_projects_are_asked_for_the_same_work(
-    name: str, engine: type[Recorder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def live_with(
+    patch: pytest.MonkeyPatch, name: str, kind: type[Recorder], *modules: str
+) -> tuple[dict[str, Any], Recorder]:
+    """A life of an engine whose modules all have the faces of a recorder, and that."""
     made: list[Recorder] = []
 
     def build(*arguments: Any, **options: Any) -> Recorder:
-        made.append(engine(*arguments, **options))
+        made.append(kind(*arguments, **options))
         return made[-1]
 
-    stand_in(monkeypatch, engine.modules, build)
-    facts = live(name, task_of(ELSEWHERE, tmp_path))
+    for one in modules:
+        module = ModuleType(one)
+        module.__dict__.update(SamplingParams=SimpleNamespace, LLM=build, Engine=build)
+        patch.setitem(sys.modules, one, module)
+    facts = live(name, task_of())
+    return facts, made[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "modules"),
+    [
+        ("vllm", VllmLike, ("vllm",)),
+        ("sglang", SglangLike, ("sglang",)),
+        ("nano-vllm", Recorder, ("nanovllm",)),
+        ("mini-sglang", MiniLike, ("minisgl", "minisgl.llm", "minisgl.core")),
+    ],
+)
+def test_other_projects_are_asked_for_the_same_work(
+    name: str, kind: type[Recorder], modules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts, peer = live_with(monkeypatch, name, kind, *modules)
     measured = facts["cells"]["mixed"]
-    (peer,) = made
-    assert peer.told.items() >= engine.fair.items()
+    assert peer.told.items() >= kind.fair.items()
     assert "a folder" in peer.told.values()
     assert measured["figures"]["tokens_per_s"][0] > 0
-    assert facts["chosen"].items() >= engine.chosen.items()
+    assert facts["chosen"].items() >= kind.chosen.items()
     missing = 1 if name == "mini-sglang" else 0
     assert [len(ids) for ids in measured["token_ids"]] == [MIXED.new_tokens - missing] * 5
     for asked in peer.asked:
@@ -203,12 +175,9 @@ def test_other_projects_are_asked_for_the_same_work(
         assert MIXED.new_tokens in (params.get("max_tokens"), params.get("max_new_tokens"))
 
 
-def test_a_run_that_is_cut_short_is_no_measurement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(monkeypatch, {"nanovllm": "LLM"}, MiniLike)
-    (cell,) = live("nano-vllm", task_of(ELSEWHERE, tmp_path))["cells"].values()
-    assert "got 0 tokens where 1 were asked for" in cell["failed"]
+def test_a_run_that_is_cut_short_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, _ = live_with(monkeypatch, "nano-vllm", MiniLike, "nanovllm")
+    assert "got 0 tokens where 1 were asked for" in facts["cells"]["mixed"]["failed"]
 
 
 def python_of(folder: Path, vllm: str) -> str:
@@ -229,40 +198,28 @@ def test_peers_are_found_by_name_or_by_their_interpreter(tmp_path: Path) -> None
         find_peers(["vlm"])
     with pytest.raises(Refused, match="nowhere, which is to run vllm, is no file"):
         find_peers(["vllm=nowhere"])
-
-
-def test_tables_say_how_right_tokens_are_and_leave_out_what_is_unknown() -> None:
-    row = {
-        "workload": "wide",
-        "engine": "vllm",
-        "step_ms": 2.0,
-        "step_ms_range": [1.9, 2.2],
-        "times": {"estimate": 4.0, "low": 3.5, "high": 4.5, "confidence": 0.75},
-        **dict.fromkeys(("tokens_per_s", "ttft_ms", "tpot_ms"), 1.0),
-        "fraction_of_floor": 0.5,
-        "startup_s": 40.0,
-        "peak_gpu_bytes": 2**31,
-        "peak_rss_bytes": None,
-        "tokens": {"tokens": 6144, "argmax": 0.888, "largest_gap": 0.59},
-        "settings": "graphs",
-        "chosen": {"batched_tokens": "8192"},
-        "versions": {"vllm": "0.24.0"},
-    }
-    speed = speed_table([row], "here").to_markdown()
-    assert "| wide | vllm | 2.000 1.900-2.200 | 4.00 3.50-4.50 |" in speed
-    (rest,) = rest_table([row]).to_json()
-    assert rest["tokens"] == "88.8% of 6144, gap 0.59"
-    assert (rest["peak_gpu_gib"], rest["peak_rss_gib"]) == (2.0, None)
-    assert rest["settings"] == "graphs; batched_tokens 8192, vllm 0.24.0"
-
-
-def test_engines_that_are_all_absent_are_a_sentence() -> None:
     done = CliRunner().invoke(build_app(), ["peers", "--quick", "--peer", "sglang"])
     assert isinstance(done.exception, NothingMeasured)
     assert "sglang: absent" in done.output
 
 
-def run_peers(*arguments: str, folder: Path, python: str = "") -> tuple[Result, dict[str, Any]]:
+@pytest.mark.parametrize("name", ["h100-scheduler", "h100-llama-3.2-1b-64"])
+def test_committed_records_are_shown_as_on_their_pages(name: str) -> None:
+    rows = json.loads((REPORTS / f"{name}.json").read_text())["results"]["rows"]
+    page = (REPORTS / f"{name}.md").read_text().splitlines()
+    for cells in speed_table(rows, "").to_texts():
+        assert any(all(text in line for text, _ in cells) for line in page)
+    # They tell otherwise how right tokens are.
+    assert rest_table(rows).to_json()[0]["tokens"] is None
+    rows[0] |= {"tokens": {"tokens": 6144, "argmax": 0.888, "largest_gap": 0.59}}
+    rows[0] |= {"chosen": {"batched_tokens": "8192"}, "peak_gpu_bytes": 2**31}
+    first = rest_table(rows).to_json()[0]
+    assert first["tokens"] == "88.8% of 6144, gap 0.59"
+    assert first["peak_gpu_gib"] == 2.0
+    assert first["settings"].startswith("CUDA graphs, no prefix cache; batched_tokens 8192, torch ")
+
+
+def run_peers(*arguments: str, folder: Path, python: str) -> tuple[Result, dict[str, Any]]:
     """Run the command on a tiny model; the Python of vLLM imports it from `python`."""
     other, record = python_of(folder, python), folder / "peers.json"
     given = ["peers", "--quick", "--model", "random:qwen3-tiny", "--json", str(record)]
@@ -273,8 +230,7 @@ def run_peers(*arguments: str, folder: Path, python: str = "") -> tuple[Result, 
 
 @pytest.mark.thorough
 def test_an_only_peer_that_fails_is_a_failure(tmp_path: Path) -> None:
-    broken = "raise RuntimeError('no such architecture')"
-    done, told = run_peers("--workloads", "single", "--rounds", "1", folder=tmp_path, python=broken)
+    done, told = run_peers("--workloads", "single", "--rounds", "1", folder=tmp_path, python=BROKEN)
     assert isinstance(done.exception, MeasurementFailed)
     assert "no peer gave a figure" in str(done.exception)
     assert "no such architecture" in done.output
@@ -341,8 +297,7 @@ def test_engines_take_turns_and_one_that_fails_costs_its_row_alone(tmp_path: Pat
     page, drawing = tmp_path / "peers.md", tmp_path / "peers.svg"
     arguments = ["--workloads", "single", "--peer", "torch", "--rounds", "2", "--windows", "2"]
     arguments += ["--markdown", str(page), "--svg", str(drawing)]
-    broken = "raise RuntimeError('no such architecture')"
-    done, told = run_peers(*arguments, folder=tmp_path, python=broken)
+    done, told = run_peers(*arguments, folder=tmp_path, python=BROKEN)
     assert done.exit_code == 0, done.output + repr(done.exception)
     rows = {row["engine"]: row for row in told["results"]["rows"]}
     assert set(rows) == {"kvtrail", "torch"}
@@ -356,8 +311,7 @@ def test_engines_take_turns_and_one_that_fails_costs_its_row_alone(tmp_path: Pat
     assert "no such architecture" in done.output
     (sample,) = told["samples"]
     assert [len(life["step_ms"]["samples"]) for life in sample["lives"]["torch"]] == [2, 2]
-    cell = sample["cells"]["torch"]
-    assert cell["packages"]["torch"]
+    assert sample["cells"]["torch"]["packages"]["torch"]
+    assert sample["checkpoint"]["folder"] == "model-0"
     assert page.read_text().count("| single-quick | torch |") == 2
     assert ">torch<" in drawing.read_text()
-    assert sample["checkpoint"]["folder"] == "model-0"

@@ -22,7 +22,7 @@ from asv_bench.fleet import opening
 from asv_bench.fleet.host import Look
 from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.measure.log import RULER
-from asv_bench.peers.checkpoint import Checkpoint
+from asv_bench.peers.model import Checkpoint
 
 ray = pytest.importorskip("ray", reason="fleets need Ray, which is not installed")
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from asv_bench.peers.lives.life import PeerTask
 
 
 class PlainDecoder:
@@ -35,35 +32,35 @@ class PlainDecoder:
         self.epsilon = config["layer_norm_epsilon" if self.is_gpt2 else "rms_norm_eps"]
         self.weights: dict[str, Tensor] = {}
         for file in sorted(folder.glob("*.safetensors")):
-            loaded = load_file(file)
-            for name, weight in loaded.items():
+            for name, weight in load_file(file).items():
                 short = name.removeprefix("transformer.").removeprefix("model.")
                 is_conv = self.is_gpt2 and weight.dim() == 2 and short.startswith("h.")
                 self.weights[short] = (weight.T if is_conv else weight).to(device, dtype)
-        embedding = self.weights["wte.weight" if self.is_gpt2 else "embed_tokens.weight"]
-        self.embedding = embedding
-        self.head = self.weights.get("lm_head.weight", embedding)
-        waves = None if self.is_gpt2 else _waves(config, self.width)
-        # Half precision would turn positions that are far apart alike.
-        self.waves = (
-            None if waves is None else waves.to(device, torch.promote_types(dtype, torch.float32))
-        )
+        self.embedding = self.weights["wte.weight" if self.is_gpt2 else "embed_tokens.weight"]
+        self.head = self.weights.get("lm_head.weight", self.embedding)
+        self.waves: Tensor | None = None
+        if not self.is_gpt2:
+            # Half precision would turn positions that are far apart alike.
+            precise = torch.promote_types(dtype, torch.float32)
+            self.waves = _waves(config, self.width).to(device, precise)
 
-    def forward(
-        self, ids: Tensor, positions: Tensor, places: Tensor, mask: Tensor, cache: Tensor
-    ) -> Tensor:
-        """Likeliest next ids [B] after the last of `ids` [B, T].
+    def cache(self, batch: int, tokens: int) -> Tensor:
+        """An empty cache [layers, 2, B, G, S, D]."""
+        shape = (self.layers, 2, batch, self.groups, tokens, self.width)
+        return torch.zeros(shape, dtype=self.embedding.dtype, device=self.embedding.device)
 
-        `positions` [B, T] count from each sequence's own beginning; `places` [T] are those in the
-        cache [layers, 2, B, G, S, D]; `mask` [B, 1, T, S] says what may be attended to.
-        """
-        hidden = self.hidden(ids, positions, places, mask, cache)
-        return F.linear(hidden[:, -1], self.head).argmax(-1)
+    def next_ids(self, *inputs: Tensor) -> Tensor:
+        """Likeliest next ids [B] after the last of `ids`; arguments as `hidden` takes them."""
+        return F.linear(self.hidden(*inputs)[:, -1], self.head).argmax(-1)
 
     def hidden(
         self, ids: Tensor, positions: Tensor, places: Tensor, mask: Tensor, cache: Tensor
     ) -> Tensor:
-        """What the head is given [B, T, E]; arguments as `forward` takes them."""
+        """What the head is given [B, T, E] of `ids` [B, T].
+
+        `positions` [B, T] count from each sequence's own beginning; `places` [T] are those in the
+        cache; `mask` [B, 1, T, S] says what may be attended to.
+        """
         x = F.embedding(ids, self.embedding)
         if self.is_gpt2:
             x = x + F.embedding(positions, self.weights["wpe.weight"])
@@ -89,7 +86,7 @@ class PlainDecoder:
         else:
             q, k, v = (self._map(normed, f"{own}self_attn.{name}_proj") for name in "qkv")
         q, k, v = (one.view(batch, tokens, -1, self.width).transpose(1, 2) for one in (q, k, v))
-        if not self.is_gpt2:
+        if turn is not None:
             q = _turned(self._head_norm(q, own + "self_attn.q_norm"), turn)
             k = _turned(self._head_norm(k, own + "self_attn.k_norm"), turn)
         cache[0].index_copy_(2, places, k)
@@ -110,11 +107,9 @@ class PlainDecoder:
         return F.linear(x, self.weights[name + ".weight"], self.weights.get(name + ".bias"))
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        weight = self.weights[name + ".weight"]
+        weight, bias = self.weights[name + ".weight"], self.weights.get(name + ".bias")
         if self.is_gpt2:
-            return F.layer_norm(
-                x, (self.embed,), weight, self.weights[name + ".bias"], self.epsilon
-            )
+            return F.layer_norm(x, (self.embed,), weight, bias, self.epsilon)
         return F.rms_norm(x, (self.embed,), weight, self.epsilon)
 
     def _head_norm(self, heads: Tensor, name: str) -> Tensor:
@@ -122,43 +117,31 @@ class PlainDecoder:
         return heads if weight is None else F.rms_norm(heads, (self.width,), weight, self.epsilon)
 
 
-class PlainTorch:
-    """See `drivers.Driver`. Prompts of a batch are padded on the left to the longest."""
+class PlainGenerator:
+    """Generates greedily from padded prompts, at most `batch` of at most `tokens`, new included.
 
-    packages = ("safetensors",)
-    unreported = 0
-    choices: ClassVar[dict[str, str]] = {}
+    `settings` says whether the decode step is compiled.
+    """
 
-    def __init__(self, label: str, task: PeerTask) -> None:
-        self._task = task
-        self._dtype = getattr(torch, task.dtype)
-        self._model = PlainDecoder(Path(task.model), self._dtype, task.device)
-        self._step: Any = self._model.forward
+    def __init__(self, model: str, dtype: str, device: str, batch: int, tokens: int) -> None:
+        self._model = PlainDecoder(Path(model), getattr(torch, dtype), device)
+        self._cache = self._model.cache(batch, tokens)
+        self._device = device
+        self._step: Any = self._model.next_ids
         self.settings = "not compiled: on a CPU that takes longer than it saves"
-        if task.device != "cpu":
+        if device != "cpu":
             self._step = torch.compile(
-                self._model.forward, mode="reduce-overhead", fullgraph=True, dynamic=False
+                self._model.next_ids, mode="reduce-overhead", fullgraph=True, dynamic=False
             )
             self.settings = "decode step compiled with CUDA graphs, prefill not"
-        shape = (self._model.layers, 2, task.batch, self._model.groups)
-        self._cache = torch.zeros(
-            (*shape, task.max_length, self._model.width), dtype=self._dtype, device=task.device
-        )
 
     @torch.inference_mode()
-    def generate(self, prompts: list[list[int]], new_tokens: list[int]) -> list[list[int]]:
-        """See `drivers.Driver`; a batch runs until its longest request is over."""
-        ids: list[list[int]] = []
-        for first in range(0, len(prompts), self._task.batch):
-            batch = slice(first, first + self._task.batch)
-            generated = self._generate(prompts[batch], max(new_tokens[batch]))
-            ids += [row[:count] for row, count in zip(generated, new_tokens[batch], strict=True)]
-        return ids
-
-    def _generate(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
-        device, longest = self._task.device, max(map(len, prompts))
-        padding = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)
-        padded = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
+    def generate(
+        self, prompts: list[list[int]], before: list[int], wanted: list[int]
+    ) -> list[list[int]]:
+        """New ids, as many as the longest request needs, of each prompt with padding `before`."""
+        device, longest, new_tokens = self._device, len(prompts[0]), max(wanted)
+        padding = torch.tensor(before, device=device)
         cache = self._cache[:, :, : len(prompts), :, : longest + new_tokens]
         columns = torch.arange(cache.shape[4], device=device)
         is_own = columns >= padding[:, None]  # [B, S]
@@ -167,9 +150,8 @@ class PlainTorch:
         # A row of padding attends to itself, lest its softmax be of nothing.
         mask |= (columns == rows[:, None])[None, None]
         positions = (rows - padding[:, None]).clamp(min=0)
-        last = self._model.forward(
-            torch.tensor(padded, device=device), positions, rows, mask, cache
-        )
+        ids = torch.tensor(prompts, device=device)
+        last = self._model.next_ids(ids, positions, rows, mask, cache)
         found = [last]
         place = torch.tensor([longest], device=device)
         for _ in range(new_tokens - 1):
@@ -185,22 +167,21 @@ def _waves(config: dict[str, Any], width: int) -> Tensor:
     """Radians a position of each pair of a head, [D / 2]."""
     rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
     theta = rotary.get("rope_theta") or config.get("rope_theta") or 10_000.0
-    plain = 1.0 / theta ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    plain: Tensor = 1.0 / theta ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
     kind = rotary.get("rope_type", "default")
     if kind == "default":
-        return torch.as_tensor(plain)
+        return plain
     if kind != "llama3":
         raise SystemExit(f"its rotary positions are of the kind {kind!r}; this has two others.")
     low, high = rotary["low_freq_factor"], rotary["high_freq_factor"]
     fit = rotary["original_max_position_embeddings"] * plain / (2 * math.pi)
-    kept = ((fit - low) / (high - low)).clamp(0, 1)
-    waves: Tensor = plain / rotary["factor"] * (1 - kept) + plain * kept
-    return waves
+    kept: Tensor = ((fit - low) / (high - low)).clamp(0, 1)
+    factor: float = rotary["factor"]
+    return plain / factor * (1 - kept) + plain * kept
 
 
-def _turned(heads: Tensor, turn: Tensor | None) -> Tensor:
+def _turned(heads: Tensor, turn: Tensor) -> Tensor:
     """Heads [B, H, T, D] turned by the angles of their positions [B, T, D / 2]."""
-    assert turn is not None
     cos, sin = turn.cos()[:, None], turn.sin()[:, None]
     first, second = heads.to(turn.dtype).chunk(2, -1)
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

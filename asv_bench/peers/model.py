@@ -1,0 +1,244 @@
+"""A model that every engine loads from disk, and the same in double precision beside their tokens.
+
+Each is made by a process of its own, `python -m asv_bench.peers.model`, which ends with its memory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from asv_bench.errors import BenchError, MeasurementFailed
+from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.memory.floor import describe, step_bytes
+from asv_bench.output.record import write_json
+from asv_bench.peers.lives.life import Ids, PeerTask
+from asv_bench.process.run_apart import last_words, run_apart
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from asv_bench.peers.lives.plain_decoder import PlainDecoder
+    from engine.models.spec import DecoderSpec
+
+_MOST_TOKENS = {"cuda": 8192, "cpu": 256}
+"""Of an engine on a workload that are compared, from the beginning of every request on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model in a folder of Hugging Face's format, and the type in which every engine runs it.
+
+    `sizes` decide how many bytes a step reads, by the names of `memory.floor.ModelConfig`: those of
+    the weights, and of each token that it attends to. `bytes_per_second` is the read bandwidth of
+    the device; None on the CPU.
+    """
+
+    folder: str
+    dtype: str
+    sizes: dict[str, int]
+    step_bytes_alone: float
+    step_bytes_per_token: float
+    bytes_per_second: float | None
+
+    def floor_ms(self, batch: int, mean_context: float) -> float | None:
+        """Milliseconds that reading the bytes of a decode step takes; None on the CPU."""
+        if self.bytes_per_second is None:
+            return None
+        read = self.step_bytes_alone + batch * mean_context * self.step_bytes_per_token
+        return 1e3 * read / self.bytes_per_second
+
+
+def write_checkpoint(model: str, dtype_name: str, device_name: str, folder: str) -> Checkpoint:
+    """Put a built-in model on disk, or find the folder of any other.
+
+    Random weights are drawn on the device.
+    """
+    import torch
+
+    from engine.models.families import read_config
+    from engine.models.random_weights import random_weights
+    from engine.models.registry import RANDOM_PREFIX, default_dtype, find_directory, random_config
+
+    device = torch.device(device_name)
+    is_random = model.startswith(RANDOM_PREFIX)
+    place = Path(folder) if is_random else find_directory(model)
+    spec = random_config(model) if is_random else read_config(place)
+    dtype = default_dtype(spec, device) if dtype_name == "auto" else getattr(torch, dtype_name)
+    word = str(dtype).removeprefix("torch.")
+    if is_random:
+        _write(spec, random_weights(spec, seed=0, device=device, dtype=dtype), word, place)
+    alone = step_bytes(spec, dtype=word, batch_size=0, mean_context=0)
+    a_token = step_bytes(spec, dtype=word, batch_size=1, mean_context=1) - alone
+    bandwidth = read_bandwidth(device_name)
+    per_second = None if bandwidth is None else bandwidth.bytes_per_second
+    return Checkpoint(str(place), word, describe(spec), alone, a_token, per_second)
+
+
+def _write(spec: DecoderSpec, weights: Mapping[str, Tensor], dtype: str, folder: Path) -> None:
+    """The files of a model: config.json, model.safetensors, and a tokenizer that no run asks."""
+    from safetensors.torch import save_file
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    from engine.models.families import FAMILIES
+    from engine.models.weights import HEAD_NAME
+
+    names = FAMILIES[spec.family].names
+    stored = {}
+    for name, parts in names.parts(spec, {k: tuple(v.shape) for k, v in weights.items()}).items():
+        for part in parts:
+            rows = weights[name][part.first : part.first + part.shape[0]]
+            prefix = "" if part.name == HEAD_NAME else names.prefix
+            stored[prefix + part.name] = (rows.T if part.is_transposed else rows).cpu().contiguous()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", {**_config(spec), "dtype": dtype, "torch_dtype": dtype})
+    # Some engines read the ids that end a sequence from here, or from the tokenizer alone.
+    write_json(folder / "generation_config.json", {"eos_token_id": list(spec.eos_token_ids)})
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    # Some load a tokenizer though prompts are ids: it has a word for each.
+    words = {f"t{number}": number for number in range(spec.vocab_size)}
+    Tokenizer(WordLevel(words, unk_token="t0")).save(str(folder / "tokenizer.json"))
+    write_json(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "t0", "unk_token": "t0"},
+    )
+
+
+def _config(spec: DecoderSpec) -> dict[str, Any]:
+    """The config.json by which transformers and every engine know a spec."""
+    config = {
+        "model_type": spec.family,
+        "vocab_size": spec.vocab_size,
+        "tie_word_embeddings": spec.tied_head,
+        "bos_token_id": None,
+        "eos_token_id": next(iter(spec.eos_token_ids), None),
+    }
+    if spec.rotary is None:
+        return config | {
+            "architectures": ["GPT2LMHeadModel"],
+            "n_positions": spec.max_positions,
+            "n_embd": spec.hidden_size,
+            "n_layer": spec.num_layers,
+            "n_head": spec.num_heads,
+            "n_inner": spec.inner_size,
+            "activation_function": spec.activation,
+            "layer_norm_epsilon": spec.norm_epsilon,
+            "scale_attn_weights": spec.scale_by_head_dim,
+            "scale_attn_by_inverse_layer_idx": spec.scale_by_layer,
+        }
+    # Rotary settings in both spellings that transformers has had.
+    kind: dict[str, Any] = {"rope_type": "default"}
+    if spec.rotary.scaling is not None:
+        # Of built-in models there is no other.
+        kind = {"rope_type": "llama3", **asdict(spec.rotary.scaling)}
+        kind["original_max_position_embeddings"] = kind.pop("original_positions")
+    return config | {
+        "architectures": [f"{spec.family.capitalize()}ForCausalLM"],
+        "max_position_embeddings": spec.max_positions,
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.inner_size,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "num_key_value_heads": spec.num_kv_heads,
+        "head_dim": spec.head_dim,
+        "hidden_act": spec.activation,
+        "rms_norm_eps": spec.norm_epsilon,
+        "attention_bias": spec.attention_out_bias,
+        "rope_theta": spec.rotary.theta,
+        "rope_scaling": kind if spec.rotary.scaling else None,
+        "rope_parameters": {**kind, "rope_theta": spec.rotary.theta},
+    }
+
+
+def likelihood(model: PlainDecoder, prompts: Ids, generated: Ids) -> dict[str, Any]:
+    """Of `tokens`, each after the very ones before it, `argmax` is the share that are likeliest.
+
+    `largest_gap` is by how much the score of one was below the highest at most.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    device = model.embedding.device
+    distinct = dict.fromkeys((*map(tuple, pair),) for pair in zip(prompts, generated, strict=True))
+    most = max(1, _MOST_TOKENS[device.type] // len(distinct))
+    gaps = []
+    for prompt, new in list(distinct)[: _MOST_TOKENS[device.type]]:
+        ids = torch.tensor([[*prompt, *new[:most]]], device=device)
+        places = torch.arange(ids.shape[1], device=device)
+        mask = (places <= places[:, None])[None, None]
+        hidden = model.hidden(ids, places[None], places, mask, model.cache(1, ids.shape[1]))
+        scores = F.linear(hidden[0, len(prompt) - 1 : -1], model.head)
+        gaps.append(scores.amax(-1) - scores.gather(-1, ids[0, len(prompt) :, None])[:, 0])
+    gap = torch.cat(gaps)
+    return {
+        "tokens": len(gap),
+        "argmax": float((gap == 0).double().mean()),
+        "largest_gap": float(gap.max()),
+    }
+
+
+def likelihoods(
+    task_path: str, generated: Mapping[str, Mapping[str, Ids]]
+) -> dict[str, dict[str, Any]]:
+    """`likelihood` by workload and engine, of tokens in the same order."""
+    import torch
+
+    from asv_bench.peers.lives.plain_decoder import PlainDecoder
+
+    task = PeerTask.read(task_path)
+    with torch.inference_mode():
+        model = PlainDecoder(Path(task.model), torch.float64, task.device)
+        return {
+            workload: {
+                name: likelihood(model, task.cells[workload].prompts, ids)
+                for name, ids in engines.items()
+            }
+            for workload, engines in generated.items()
+        }
+
+
+def checkpoint_in(folder: Path, model: str, dtype: str, device: str) -> Checkpoint:
+    """The model in a folder that every engine can read, this one where it is written.
+
+    A process of its own does it. MeasurementFailed if there is no such model.
+    """
+    failing, file = f"{model} cannot be put on disk", folder.with_suffix(".json")
+    return Checkpoint(**apart(failing, "checkpoint", file, model, dtype, device, str(folder)))
+
+
+def apart(failing: str, function: str, file: Path, *arguments: Any) -> Any:
+    """What `main` gives of a function in a process of its own, told by way of a file.
+
+    Where it fails, MeasurementFailed says what is `failing`, and why.
+    """
+    file.write_text(json.dumps(arguments))
+    done = run_apart([sys.executable, "-m", __name__, function, str(file)])
+    if done.returncode:
+        raise MeasurementFailed(f"{failing}: {last_words(done.stderr, 1)}")
+    return json.loads(file.read_text())
+
+
+def main(function: str, file: Path) -> None:
+    """Call a function as the file says, which then has what it gave; failures are sentences."""
+    from engine.errors import KvtrailError
+
+    functions: dict[str, Callable[..., Any]] = {
+        "checkpoint": write_checkpoint,
+        "likelihoods": likelihoods,
+    }
+    try:
+        given = functions[function](*json.loads(file.read_text()))
+    except (BenchError, KvtrailError) as error:
+        sys.exit(f"error: {error}")
+    write_json(file, msgspec.to_builtins(given))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
