@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
-from asv_bench.fleet.fleet import Fleet
-from asv_bench.fleet.fleet_records import hosts_json, look_around, record_of
+from asv_bench.fleet.fleet import Fleet, hosts_json, look_around, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.history.life_rounds import LifeRounds
 from asv_bench.measure.log import conditions

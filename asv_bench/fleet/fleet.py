@@ -13,14 +13,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Console
+
 from asv_bench.errors import MeasurementFailed
 from asv_bench.fleet.host import Disturbed, Told
 from asv_bench.git.repository import short
 from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Reading, Round
 from asv_bench.measure.software import Software, differences
 from asv_bench.output.progress import doing
+from asv_bench.output.record import Record
 from asv_bench.process.gpu_watch import throttling
 from asv_bench.process.machine import MachineFacts
+from asv_bench.subjects.declared import DeclaredSubject
 
 MOST_THROTTLED = 3
 """Lives or pairs in a row of a throttled GPU, after which its host is taken out."""
@@ -49,10 +53,14 @@ class FleetHost:
     throttled: int = 0
     is_warned_of: bool = False
 
-    @property
-    def devices(self) -> list[str]:
-        """Its slots as devices."""
-        return [f"{self.name}/{slot}" for slot in range(self.slots)]
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one life runs at a time: of which host, and its number there."""
+
+    host: FleetHost
+    number: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Fleet:
@@ -70,26 +78,27 @@ class Fleet:
         self.hosts = tuple(hosts)
         self.tell = tell
         self._spares_last = spares_last
-        self._of_device = {
-            device: (host, slot) for host in hosts for slot, device in enumerate(host.devices)
+        self._slots = {
+            f"{host.name}/{number}": Slot(host, number)
+            for host in hosts
+            for number in range(host.slots)
         }
-        self._slots = {device: threading.Lock() for device in self._of_device}
         self._lock = threading.Lock()
         self._is_over = False
         self._unusable: dict[str, CommitUnusable] = {}
         self.cells: dict[str, Software] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
         self.remarks: list[str] = []
-        self._ran_on: dict[str, str] = {}
+        self._first: dict[str, tuple[str, Software]] = {}
 
     @property
     def devices(self) -> Sequence[str]:
-        """See `RoundSource`: the slots of the hosts in use."""
-        return [device for device, (host, _) in self._of_device.items() if not host.why_out]
+        """The slots of the hosts in use."""
+        return [device for device, slot in self._slots.items() if not slot.host.why_out]
 
     def kind_of(self, device: str) -> str:
         """The kind of a device's host."""
-        return self._of_device[device][0].machine.name
+        return self._slots[device].host.machine.name
 
     def stop(self) -> None:
         """See `RoundSource`."""
@@ -145,10 +154,11 @@ class Fleet:
                 raise MeasurementFailed("no host of the fleet is left to measure on.")
             with contextlib.suppress(DeviceLost):
                 return self._measured(method, self.devices[0], *asked, commits=commits, **more)
-        host, slot = self._of_device[device]
-        with self._slots[device]:
+        slot = self._slots[device]
+        host = slot.host
+        with slot.lock:
             # To look takes seconds, and the last host is used whatever is seen.
-            told = self._told(host, method, slot, not host.is_warned_of, *asked, **more)
+            told = self._told(slot, method, not host.is_warned_of, *asked, **more)
             if isinstance(told.error, Disturbed):
                 why = f"is disturbed: {told.error}"
                 if self._take_out(host, why, spares_last=self._spares_last):
@@ -157,7 +167,7 @@ class Fleet:
                     is_new, host.is_warned_of = not host.is_warned_of, True
                 if is_new:
                     self.tell(f"{host.name}, the last host, {why}")
-                told = self._told(host, method, slot, False, *asked, **more)
+                told = self._told(slot, method, False, *asked, **more)
         if isinstance(told.error, CommitUnusable):
             raise self._second_opinion(host, told.error)
         if told.error is not None:
@@ -165,14 +175,13 @@ class Fleet:
         host.usable.update(commits)
         return told.value
 
-    def _told(
-        self, host: FleetHost, method: str, slot: int, may_leave: bool, *asked: Any, **more: Any
-    ) -> Told:
+    def _told(self, slot: Slot, method: str, may_leave: bool, *asked: Any, **more: Any) -> Told:
         """What a host in use says; what else it has learnt is added to what is known."""
+        host = slot.host
         if host.why_out:
             raise DeviceLost(f"{host.name} {host.why_out}")
         try:
-            told = host.ask(method, slot, may_leave, *asked, **more)
+            told = host.ask(method, slot.number, may_leave, *asked, **more)
         except HostGone as error:
             why = f"is lost: {error}"
             if not self._is_over:
@@ -185,19 +194,15 @@ class Fleet:
                 for commit, values in of_metric.items():
                     known.setdefault(commit, []).extend(values)
             for commit, cell in told.cells.items():
-                self._note_cell(host, commit, cell)
+                ran_on, first = self._first.setdefault(commit, (host.name, cell))
+                if commit not in self.cells or cell.elsewhere:
+                    self.cells[commit] = cell
+                self.remarks += [
+                    f"{short(commit)} ran with other packages on {host.name} than on {ran_on}: "
+                    f"{sentence.partition(': ')[2]}"
+                    for sentence in differences(first, cell)
+                ]
         return told
-
-    def _note_cell(self, host: FleetHost, commit: str, cell: Software) -> None:
-        first = self.cells.setdefault(commit, cell)
-        if cell.elsewhere:
-            self.cells[commit] = cell
-        ran_on = self._ran_on.setdefault(commit, host.name)
-        for sentence in differences(first, cell):
-            self.remarks.append(
-                f"{short(commit)} ran with other packages on {host.name} than on {ran_on}: "
-                f"{sentence.partition(': ')[2]}"
-            )
 
     def _take_out(self, host: FleetHost, why: str, *, spares_last: bool = False) -> bool:
         """Use a host no longer and say so, once; False where the last one is spared."""
@@ -217,11 +222,12 @@ class Fleet:
             others = [one for one in self.hosts if one is not host and not one.why_out]
             knows = next((one for one in others if commit in one.usable), None)
             if knows is None and others:
-                with self._slots[others[0].devices[0]]:
-                    try:
-                        other = self._told(others[0], "prepare", 0, False, commit)
-                    except DeviceLost:
-                        continue
+                slot = self._slots[f"{others[0].name}/0"]
+                try:
+                    with slot.lock:
+                        other = self._told(slot, "prepare", False, commit)
+                except DeviceLost:
+                    continue
                 if not isinstance(other.error, CommitUnusable):
                     knows = others[0]
             if knows is not None:
@@ -235,8 +241,41 @@ class Fleet:
         """Take a host out whose GPU was throttled too often; what it measured stays."""
         if not readings:
             return
-        host, _ = self._of_device[readings[0].device]
+        host = self._slots[readings[0].device].host
         events = sorted({event for reading in readings for event in throttling(reading.gpu)})
         host.throttled = host.throttled + 1 if events else 0
         if host.throttled >= MOST_THROTTLED:
             self._take_out(host, f"throttles its GPU ({', '.join(events)})", spares_last=True)
+
+
+def record_of(command: str, settings: Mapping[str, Any], fleet: Fleet | None) -> Record:
+    """The record of a command; of a fleet the facts are those of its hosts, not of this machine."""
+    if fleet is None:
+        return Record(command, settings)
+    return Record(command, settings, machine=fleet.hosts[0].machine, before=None)
+
+
+def machines_of(record: Record, fleet: Fleet | None) -> dict[str, MachineFacts]:
+    """A machine of each kind that measures, by the name of the kind."""
+    machines = [record.machine] if fleet is None else [host.machine for host in fleet.hosts[::-1]]
+    return {machine.name: machine for machine in machines}
+
+
+def look_around(
+    record: Record,
+    console: Console,
+    subject: DeclaredSubject,
+    fleet: Fleet | None,
+    *,
+    require_quiet: bool = False,
+) -> None:
+    """Record what else this machine does; hosts of a fleet look themselves, before each life."""
+    if fleet is None:
+        record.look_around(console, subject.devices, require_quiet=require_quiet)
+    else:
+        fleet.tell = lambda sentence: record.warn(console, [sentence])
+
+
+def hosts_json(fleet: Fleet | None) -> dict[str, Any]:
+    """The part of a record's results that names the hosts; nothing where there is no fleet."""
+    return {} if fleet is None else {"hosts": fleet.to_json()}

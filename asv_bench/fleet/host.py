@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.repository import GitError, Repository, git_environment
+from asv_bench.git.repository import GitError, Repository
 from asv_bench.measure.lives import Lives, Place
 from asv_bench.measure.log import RULER
 from asv_bench.measure.processes import Processes
@@ -60,35 +60,31 @@ class Order:
         commits: dict[Repository, list[str]] = {}
         for variant in variants.values():
             commits.setdefault(variant.repository, []).append(variant.commit)
-        try:
-            packs = tuple(_pack(*of_one) for of_one in commits.items())
-        except GitError as error:
-            raise Refused(f"the commits cannot be sent to other hosts: {error}") from None
+        packs = []
+        for repository, of_one in commits.items():
+            # Parents are left out: of a long history only the files that are measured travel.
+            wanted = ("--no-walk", *dict.fromkeys(of_one), "--")
+            try:
+                objects = repository.ask("rev-list", "--objects", *wanted)
+                packs.append(repository.ask("pack-objects", "--stdout", "-q", given=objects))
+            except GitError as error:
+                raise Refused(f"the commits cannot be sent to other hosts: {error}") from None
         return cls(
             subject.work,
             {name: (one.commit, one.label) for name, one in variants.items()},
-            packs,
+            tuple(packs),
             Repository(subject.repository).line("rev-parse", "--show-object-format"),
             subject.pinned,
         )
 
     def unpack(self, folder: Path) -> Repository:
         """A repository in a folder that has the commits; GitError if git cannot take them."""
-        init = ["git", "init", "-q", "--bare", f"--object-format={self.object_format}", str(folder)]
-        made = subprocess.run(init, env=git_environment(), capture_output=True, check=False)
-        if made.returncode:
-            raise GitError(f"git could not make {folder}: {made.stderr.decode(errors='replace')}")
+        init = ("init", "-q", "--bare", f"--object-format={self.object_format}", str(folder))
+        Repository(folder.parent).ask(*init)
         repository = Repository(folder)
         for pack in self.packs:
             repository.ask("index-pack", "--stdin", given=pack)
         return repository
-
-
-def _pack(repository: Repository, commits: Sequence[str]) -> bytes:
-    # Parents are left out: of a long history only the files that are measured travel.
-    wanted = ("--no-walk", *dict.fromkeys(commits), "--")
-    objects = repository.ask("rev-list", "--objects", *wanted)
-    return repository.ask("pack-objects", "--stdout", "-q", given=objects)
 
 
 class Disturbed(MeasurementFailed):

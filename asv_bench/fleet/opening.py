@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -80,8 +82,7 @@ def opened_fleet(
         return
     # `Choice` has refused other subjects.
     assert isinstance(subject, DeclaredSubject)
-    with ExitStack() as stack:
-        stack.enter_context(_connected(options.address))
+    with _connected(options.address), ExitStack() as stack:
         found, refusals = _started(Order.of(subject, names), disturbances)
         print_sentences(console, refusals, "yellow")
         for host in found:
@@ -91,7 +92,12 @@ def opened_fleet(
             if host not in hosts:
                 host.end()
         if not hosts:
-            raise Refused(_no_room(subject, refusals))
+            table = subject.work.table
+            needed = f"{table.devices} GPUs" if table.devices else f"{table.cores or 1} cores"
+            raise Refused(
+                f"no host of the fleet can run a life, which needs {needed}"
+                f"{': ' if refusals else ''}{'; '.join(refusals)}."
+            )
         fleet = Fleet(
             hosts,
             lambda sentence: print_sentences(console, [sentence], "yellow"),
@@ -99,7 +105,12 @@ def opened_fleet(
         )
         fleet.remarks += refusals
         subject.run_on(fleet)
-        console.print(sentence_of(hosts))
+        kinds = " and ".join(dict.fromkeys(host.machine.name for host in hosts))
+        slots = len(fleet.devices)
+        console.print(
+            f"on a fleet of {len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}, "
+            f"{slots} {'life' if slots == 1 else 'lives'} at once: {kinds}"
+        )
         yield fleet
 
 
@@ -149,7 +160,7 @@ def _started(order: Order, look: Look) -> tuple[list[FleetHost], list[str]]:
     named: Counter[str] = Counter()
     begun: list[tuple[str, int, Any, Any]] = []
     alive = [node for node in ray.nodes() if node["Alive"]]
-    for node in sorted(alive, key=lambda one: (one["NodeManagerHostname"], one["NodeID"])):
+    for node in sorted(alive, key=itemgetter("NodeManagerHostname", "NodeID")):
         name = node["NodeManagerHostname"]
         named[name] += 1
         name += f"-{named[name]}" if named[name] > 1 else ""
@@ -168,13 +179,13 @@ def _started(order: Order, look: Look) -> tuple[list[FleetHost], list[str]]:
             )
             host = actor.remote(carried, slots, name, look)
             begun.append((name, slots, host, host.begin.remote()))
-    waiting = [machine for *_, machine in begun]
-    ray.wait(waiting, num_returns=len(waiting), timeout=START_SECONDS) if waiting else None
     hosts, refusals = [], []
+    deadline = time.monotonic() + START_SECONDS
     for name, slots, host, machine in begun:
         ask, end = partial(_ask, host), partial(ray.kill, host)
         try:
-            hosts.append(FleetHost(name, slots, ask, end, ray.get(machine, timeout=0)))
+            facts = ray.get(machine, timeout=max(0.0, deadline - time.monotonic()))
+            hosts.append(FleetHost(name, slots, ask, end, facts))
         except ray.exceptions.RayError as error:
             end()
             why = _first_line(getattr(error, "cause", None) or error)
@@ -228,22 +239,6 @@ def of_kind(
             f"{counted}. Choose one with --kind."
         )
     return list(hosts)
-
-
-def sentence_of(hosts: Sequence[FleetHost]) -> str:
-    """How many lives run at once, and where."""
-    slots = sum(host.slots for host in hosts)
-    kinds = " and ".join(dict.fromkeys(host.machine.name for host in hosts))
-    at_once = "1 life" if slots == 1 else f"{slots} lives"
-    where = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
-    return f"on a fleet of {where}, {at_once} at once: {kinds}"
-
-
-def _no_room(subject: DeclaredSubject, refusals: Sequence[str]) -> str:
-    table = subject.work.table
-    needed = f"{table.devices} GPUs" if table.devices else f"{table.cores or 1} cores"
-    said = f": {'; '.join(refusals)}." if refusals else "."
-    return f"no host of the fleet can run a life, which needs {needed}{said}"
 
 
 def _first_line(error: BaseException) -> str:

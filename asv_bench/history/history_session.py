@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from asv_bench.errors import Interrupted, MeasurementFailed, Refused
-from asv_bench.fleet.fleet_records import hosts_json, look_around, machines_of, record_of
+from asv_bench.fleet.fleet import hosts_json, look_around, machines_of, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import short
