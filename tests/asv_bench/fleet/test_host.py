@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,32 +49,21 @@ host.measure("round", 0, False, [commit])
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeclaredRepository:
-    """Two commits, of figures 5 and 6, and one whose lives do not end."""
+def ordered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Order, list[str]]:
+    """What a host is told, as it is carried there, and commits: of figures 5 and 6, one whose lives
+    do not end, and one that cannot be measured."""
     (tmp_path / "scratch").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "cache")
     monkeypatch.setenv("LOG", str(tmp_path / "log"))
     monkeypatch.setenv("RAY_JOB_ID", "1")
-    made = DeclaredRepository.make(tmp_path / "toy", TABLES, "5\n", "6\n", "sleepy\n", "exit")
-    (made.root / "pinned").mkdir()
-    (made.root / "pinned" / "life.sh").write_text(LIFE)
-    return made
-
-
-def order(toy: DeclaredRepository) -> tuple[Order, list[str]]:
-    """What a host is told, as it is carried there, and the commits."""
+    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, "5\n", "6\n", "sleepy\n", "exit")
+    (toy.root / "pinned").mkdir()
+    (toy.root / "pinned" / "life.sh").write_text(LIFE)
     commits = toy.toy.git("rev-list", "--reverse", "HEAD").split()
-    made = Order.of(declared_by(toy.root / "kvtrail.toml"), commits)
-    return pickle.loads(pickle.dumps(made)), commits
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    order = Order.of(declared_by(toy.root / "kvtrail.toml"), commits)
+    return pickle.loads(pickle.dumps(order)), commits
 
 
 def runs(pid: str) -> bool:
@@ -85,10 +73,10 @@ def runs(pid: str) -> bool:
 
 
 def test_it_measures_in_all_slots_with_files_of_its_own(
-    toy: DeclaredRepository, tmp_path: Path
+    ordered: tuple[Order, list[str]], tmp_path: Path
 ) -> None:
-    told, (five, six, _, lacking) = order(toy)
-    made = Host(told, 2, "here", lambda *_: ())
+    order, (five, six, _, lacking) = ordered
+    made = Host(order, 2, "here", lambda *_: ())
     assert made.begin().cores == os.cpu_count()
 
     def pair_in(slot: int) -> Told:
@@ -111,51 +99,53 @@ def test_it_measures_in_all_slots_with_files_of_its_own(
 
 
 def test_what_it_started_ends_with_it_however_it_ends(
-    toy: DeclaredRepository, tmp_path: Path
+    ordered: tuple[Order, list[str]], tmp_path: Path
 ) -> None:
-    told, commits = order(toy)
+    order, commits = ordered
     own = {"PYTHONPATH": str(RULER.parent), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    alone, environment = [sys.executable, "-c", ALONE], os.environ | own
-    with subprocess.Popen(alone, stdin=subprocess.PIPE, env=environment) as process:
+    alone, noted = [sys.executable, "-c", ALONE], tmp_path / "log.pid"
+    deadline = time.monotonic() + 60
+    with subprocess.Popen(alone, stdin=subprocess.PIPE, env=os.environ | own) as process:
         assert process.stdin is not None
-        process.stdin.write(pickle.dumps((told, commits[2])))
+        process.stdin.write(pickle.dumps((order, commits[2])))
         process.stdin.close()
-        noted = tmp_path / "log.pid"
-        wait_until(lambda: noted.exists() and noted.read_text().endswith("\n"))
+        while not (noted.exists() and noted.read_text().endswith("\n")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         life = noted.read_text().strip()
         assert runs(life)
         process.kill()
-    wait_until(lambda: not runs(life))
-    wait_until(lambda: not list((tmp_path / "scratch").iterdir()))
+    while runs(life) or list((tmp_path / "scratch").iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
-def seen(busy_cores: float, gpu_percent: int = 0) -> Surroundings:
-    gpus = (GpuUse("GPU-a", processes=(), busy_percent=gpu_percent),)
-    return Surroundings(16, busy_cores, 1.0, ("powersave",), gpus)
-
-
+@pytest.mark.parametrize(
+    ("looks", "alone", "found"),
+    [
+        # The GPU was busy with the life before.
+        ([(0.0, 90), (0.0, 0)], [True] * 4, ""),
+        ([(9.0, 0)] * host.LOOKS, [True] * 6, "9.0 of 16 cores"),
+        # Another slot's life is ours, also one that begins or ends while the host is looked at.
+        ([(9.0, 0)], [True, False], ""),
+        ([(9.0, 0)], [False], ""),
+        ([(0.0, 90)] * host.LOOKS, [False] * 3, "GPU-a is busy 90 %"),
+    ],
+)
 def test_a_place_is_disturbed_by_what_lasts_and_is_not_ours(
-    monkeypatch: pytest.MonkeyPatch,
+    looks: list[tuple[float, int]], alone: list[bool], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(("GPU-a",), (0, 1), "here/0")
-    looks: list[Surroundings] = []
-    monkeypatch.setattr(host, "look_around", lambda devices: looks.pop(0))
+    def seen(devices: object) -> Surroundings:
+        busy_cores, gpu_percent = looks.pop(0)
+        gpus = (GpuUse("GPU-a", processes=(), busy_percent=gpu_percent),)
+        return Surroundings(16, busy_cores, 1.0, ("powersave",), gpus)
+
+    monkeypatch.setattr(host, "look_around", seen)
     monkeypatch.setattr(host, "PAUSE_SECONDS", 0.0)
-    # The GPU was busy with the life before.
-    looks += [seen(0.0, gpu_percent=90), seen(0.0)]
-    assert disturbances(place, lambda: True) == []
-    looks += [seen(9.0)] * host.LOOKS
-    [sentence] = disturbances(place, lambda: True)
-    assert "9.0 of 16 cores" in sentence
-    # Another slot's life is ours, also one that begins or ends while the host is looked at.
-    looks += [seen(9.0)]
-    assert disturbances(place, lambda: bool(looks)) == []
-    looks += [seen(9.0)]
-    assert disturbances(place, lambda: not looks) == []
-    looks += [seen(0.0, gpu_percent=90)] * host.LOOKS
-    [sentence] = disturbances(place, lambda: False)
-    assert "GPU-a is busy 90 %" in sentence
-    assert looks == []
+    sentences = disturbances(Place(("GPU-a",), (0, 1), "here/0"), lambda: alone.pop(0))
+    assert len(sentences) == bool(found)
+    assert found in "".join(sentences)
+    assert looks == alone == []
 
 
 def test_only_what_ray_adds_is_taken_out_of_the_environment() -> None:

@@ -19,72 +19,71 @@ from asv_bench.measure.samples import CommitUnusable, DeviceLost, GpuConditions,
 from asv_bench.measure.software import Software
 from asv_bench.process.machine import MachineFacts
 
-Says = Callable[..., Told]
+Says = Callable[[str, bool], Told]
+"""What a host answers, or raises, that is asked for a commit and may leave."""
 GOOD, BAD = "a" * 40, "b" * 40
 
 
-def facts(name: str = "own-x", **more: Any) -> MachineFacts:
-    known = {"cpu": "x", "cores": 4, "memory_gib": 8.0, "os": "x", "kernel": "1", "python": "3"}
+def host_of(host_name: str, ask: Callable[..., Told] = Told, **more: Any) -> FleetHost:
+    known = {"name": "own-x", "cpu": "x", "cores": 4, "memory_gib": 8.0, "os": "x", "kernel": "1"}
     versions = dict.fromkeys(("torch", "triton", "numpy", "cuda"))
-    return MachineFacts(name=name, **{**known, **versions, **more})
+    facts = MachineFacts(**{**known, "python": "3", **versions, **more})
+    return FleetHost(host_name, 1, ask, lambda: None, facts)
 
 
-class Scripted:
-    """A host that measures, or fails, as a test says: given a commit and whether it may leave."""
+def fleet_of(*answers: Says, **options: Any) -> tuple[Fleet, list[str], list[str]]:
+    """A fleet of hosts called one and two, what it says, and what its hosts are asked."""
+    said: list[str] = []
+    asked: list[str] = []
 
-    def __init__(self, host_name: str, says: Says, **more: Any) -> None:
-        self.says = says
-        self.asked: list[str] = []
-        self.host = FleetHost(host_name, 1, self.ask, lambda: None, facts(**more))
+    def asking(name: str, says: Says) -> Callable[..., Told]:
+        def ask(method: str, slot: int, may_leave: bool, cells: Any, *_: Any, **__: Any) -> Told:
+            commit = cells if isinstance(cells, str) else cells[0]
+            asked.append(f"{name}: {method} {commit[0]}")
+            try:
+                return says(commit, may_leave)
+            except MeasurementFailed as error:
+                return Told(error=error)
 
-    def ask(self, method: str, slot: int, may_leave: bool, cells: Any, *_: Any, **__: Any) -> Told:
-        commit = cells if isinstance(cells, str) else cells[0]
-        self.asked.append(f"{method} {commit[0]}")
-        try:
-            return self.says(commit, may_leave)
-        except MeasurementFailed as error:
-            return Told(error=error)
+        return ask
+
+    named = zip(("one", "two"), answers, strict=True)
+    hosts = [host_of(name, asking(name, says)) for name, says in named]
+    return Fleet(hosts, said.append, **options), said, asked
 
 
 def measures(device: str, *events: str, **learnt: Any) -> Says:
     gpu = GpuConditions(1.0, 1.0, 1.0, events, None, 1) if events else None
     reading = Reading(GOOD, "step", 1.0, (1.0,), device, 0.0, 1.0, gpu)
-    return lambda *_: Told(Round((0,), ({"step": reading},)), **learnt)
-
-
-def cannot(commit: str, otherwise: Says) -> Says:
-    def says(asked: str, may_leave: bool) -> Told:
-        if asked == commit:
-            raise CommitUnusable(asked, "the disk is full")
-        return otherwise(asked, may_leave)
-
-    return says
-
-
-def disturbed(otherwise: Says) -> Says:
-    def says(asked: str, may_leave: bool) -> Told:
-        if may_leave:
-            raise Disturbed("other load")
-        return otherwise(asked, may_leave)
-
-    return says
-
-
-def gone(*_: Any) -> Told:
-    raise HostGone("no route")
-
-
-def fleet_of(one: Says, two: Says, **options: Any) -> tuple[Fleet, list[str], list[Scripted]]:
-    said: list[str] = []
-    made = [Scripted("one", one), Scripted("two", two)]
-    return Fleet([host.host for host in made], said.append, **options), said, made
+    return lambda commit, may_leave: Told(Round((0,), ({"step": reading},)), **learnt)
 
 
 ONE, TWO = measures("one/0"), measures("two/0")
 
 
+def failing(error: Exception, otherwise: Says, when: Callable[[str, bool], bool]) -> Says:
+    def says(commit: str, may_leave: bool) -> Told:
+        if when(commit, may_leave):
+            raise error
+        return otherwise(commit, may_leave)
+
+    return says
+
+
+def cannot(commit: str, otherwise: Says) -> Says:
+    error = CommitUnusable(commit, "the disk is full")
+    return failing(error, otherwise, lambda asked, _: asked == commit)
+
+
+def disturbed(otherwise: Says) -> Says:
+    return failing(Disturbed("other load"), otherwise, lambda _, may_leave: may_leave)
+
+
+GONE = failing(HostGone("no route"), ONE, lambda *_: True)
+
+
 def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
-    fleet, said, _ = fleet_of(gone, TWO)
+    fleet, said, _ = fleet_of(GONE, TWO)
     for _ in range(2):
         with pytest.raises(DeviceLost, match="one is lost: no route"):
             one_life(fleet, GOOD, device="one/0")
@@ -93,10 +92,9 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
     # Where no host is named, the next one is asked.
     assert one_life(fleet, GOOD)["step"].device == "two/0"
     hosts = msgspec.convert(json.loads(json.dumps(fleet.to_json())), dict[str, record_schema.Host])
-    assert hosts["one"].taken_out == "is lost: no route"
-    assert hosts["two"].taken_out is None
+    assert [hosts[name].taken_out for name in ("one", "two")] == ["is lost: no route", None]
     # Hosts that the command has ended are not lost.
-    fleet, said, _ = fleet_of(gone, TWO)
+    fleet, said, _ = fleet_of(GONE, TWO)
     fleet.stop()
     with pytest.raises(DeviceLost):
         one_life(fleet, GOOD, device="one/0")
@@ -105,35 +103,31 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
 
 
 def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
-    fleet, said, hosts = fleet_of(cannot(BAD, ONE), cannot(BAD, TWO))
+    fleet, said, asked = fleet_of(cannot(BAD, ONE), cannot(BAD, TWO))
     for device in ("one/0", "two/0"):
         with pytest.raises(CommitUnusable, match="the disk is full"):
             one_life(fleet, BAD, device=device)
     assert said == []
-    assert len(fleet.devices) == 2
-    assert [host.asked for host in hosts] == [["round b"], ["prepare b", "round b"]]
-
-
-def test_a_host_that_alone_cannot_measure_a_commit_is_at_fault_and_the_only_one_believed() -> None:
+    assert asked == ["one: round b", "two: prepare b", "two: round b"]
+    # A host that alone cannot measure it is at fault, and the last one is believed.
     fleet, said, _ = fleet_of(cannot(BAD, ONE), cannot(GOOD, TWO))
     with pytest.raises(DeviceLost, match="one cannot measure bbbbbbbb, which two can"):
         one_life(fleet, BAD, device="one/0")
     assert len(said) == 1
-    assert fleet.devices == ["two/0"]
     with pytest.raises(CommitUnusable):
         one_life(fleet, GOOD)
     assert fleet.devices == ["two/0"]
 
 
 def test_the_last_host_is_used_though_it_is_disturbed_unless_quiet_is_required() -> None:
-    fleet, said, hosts = fleet_of(disturbed(ONE), disturbed(TWO))
+    fleet, said, asked = fleet_of(disturbed(ONE), disturbed(TWO))
     with pytest.raises(DeviceLost, match="one is disturbed: other load"):
         one_life(fleet, GOOD, device="one/0")
     for _ in range(2):
         assert one_life(fleet, GOOD, device="two/0")["step"].value == 1.0
     assert said[1:] == ["two, the last host, is disturbed: other load"]
     # It is looked at before the first life alone, which is asked for again.
-    assert hosts[1].asked == ["round a"] * 3
+    assert asked[1:] == ["two: round a"] * 3
     fleet, *_ = fleet_of(disturbed(ONE), disturbed(TWO), spares_last=False)
     with pytest.raises(MeasurementFailed, match="no host of the fleet is left"):
         one_life(fleet, GOOD)
@@ -161,18 +155,14 @@ def test_hosts_with_other_packages_are_named() -> None:
 
 
 def test_hosts_are_chosen_by_their_kind() -> None:
-    def host(host_name: str, **more: Any) -> FleetHost:
-        return Scripted(host_name, ONE, **more).host
-
-    one, two, other = host("one"), host("two"), host("other", name="own-y")
-    hosts = [one, two, other]
+    one, two, other = hosts = [host_of("one"), host_of("two"), host_of("other", name="own-y")]
     assert of_kind(hosts, None, is_for_one_kind=False) == hosts
     assert of_kind(hosts, "own-x", is_for_one_kind=True) == [one, two]
     with pytest.raises(Refused, match=r"several kinds.*own-x \(2\), own-y \(1\)"):
         of_kind(hosts, None, is_for_one_kind=True)
     with pytest.raises(Refused, match="no host is of the kind own-z"):
-        of_kind(hosts, "own-z", is_for_one_kind=True)
+        of_kind([other], "own-z", is_for_one_kind=True)
     with pytest.raises(Refused, match="differ in their driver: None on one, 560 on three"):
-        of_kind([one, host("three", driver="560")], None, is_for_one_kind=False)
+        of_kind([one, host_of("three", driver="560")], None, is_for_one_kind=False)
     with pytest.raises(Refused, match="--fleet"):
         FleetOptions(kind="own-x")
