@@ -277,7 +277,7 @@ def test_an_interrupted_command_goes_on_with_the_rounds_that_were_over(tmp_path:
 
     done, told = run_peers(*arguments, folder=tmp_path, python=python)
     assert done.exit_code == 0, done.output + repr(done.exception)
-    assert "going on with 1 rounds of an interrupted session" in done.output
+    assert "going on with 1 rounds of an interrupted command" in done.output
     assert (tmp_path / "starts").read_text() == "x" * 3
     rows = {(row["workload"], row["engine"]): row for row in told["results"]["rows"]}
     assert [row["lives"] for row in rows.values()] == [2] * 4
@@ -288,7 +288,9 @@ def test_an_interrupted_command_goes_on_with_the_rounds_that_were_over(tmp_path:
     for sample, first in zip(told["samples"], before, strict=True):
         assert sample["lives"]["vllm"][0] == first["lives"]["vllm"][0]
         assert sample["cells"]["vllm"]["variables"]["DO_NOT_TRACK"] == "1"
-    assert not list((tmp_path / "kept").iterdir())
+    # The next command begins anew.
+    [kept] = (tmp_path / "kept").iterdir()
+    assert "finished" in kept.read_text().splitlines()[-1]
 
 
 @pytest.mark.thorough

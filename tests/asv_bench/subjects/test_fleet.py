@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -99,22 +100,22 @@ def figures_in(folder: Path) -> list[Figure]:
 
 
 def log_in(folder: Path) -> tuple[Path, str]:
-    """A file that has a line for each life, with its host and its commit; what a life runs."""
+    """A file that has a letter for each life; what a life runs."""
     log = folder / "lives.log"
-    return log, f'echo "$KVTRAIL_MACHINE $KVTRAIL_LABEL" >> {log}'
+    log.touch()
+    return log, f"printf x >> {log}"
 
 
-def lives(log: Path) -> list[tuple[str, str]]:
-    """The host's kind and the commit of each life."""
-    lines = log.read_text().splitlines() if log.exists() else []
-    return [(line.split()[0], line.split()[1]) for line in lines]
+def lived(log: Path) -> int:
+    """How many lives began."""
+    return log.stat().st_size
 
 
-def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading.Thread:
-    """Do something as soon as a condition holds, in a thread."""
+def after(lives: int, log: Path, action: Callable[[], None]) -> threading.Thread:
+    """Do something as soon as more lives began, in a thread."""
 
     def wait() -> None:
-        while not condition():
+        while lived(log) <= lives:
             time.sleep(0.02)
         action()
 
@@ -123,12 +124,23 @@ def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading
     return thread
 
 
+def span(first: dict[str, Any], last: dict[str, Any] | None = None) -> tuple[str, float, float]:
+    """Where and when a reading, or several to the last of them, was made."""
+    last = last or first
+    return first["device"], first["started_at"], last["started_at"] + last["process_s"]
+
+
+def overlap(one: tuple[str, float, float], other: tuple[str, float, float]) -> bool:
+    """Whether two readings were made at the same time."""
+    return one[1] < other[2] and other[1] < one[2]
+
+
 def test_all_lives_are_measured_once_though_a_host_is_lost(
     kvtrail, cluster: Cluster, declared, tmp_path: Path
 ) -> None:
     log, note = log_in(tmp_path)
     toy = declared(TABLES, *[bench(5 + number % 7, note) for number in range(41)])
-    losing = when(lambda: len(lives(log)) > 80, cluster.lose_one)
+    losing = after(80, log, cluster.lose_one)
     kept = tmp_path / "kept"
     arguments = ("history", "HEAD~40..HEAD", "--fleet", cluster.address, "--kind", KIND)
     said = kvtrail(toy.toy, *arguments, "--results", str(kept))
@@ -147,8 +159,9 @@ def test_all_lives_are_measured_once_though_a_host_is_lost(
     for number, commit in enumerate(toy.toy.git("rev-list", "--reverse", "HEAD~40..HEAD").split()):
         [figure] = [one for one in figures if one.commit == commit]
         assert figure.median == pytest.approx(5 + (number + 1) % 7, abs=0.01)
-    # Nothing of an interrupted session is left to be counted again.
-    assert not list((tmp_path / "work" / "lives").glob("*"))
+    # What is kept is over: the next command counts nothing of it again.
+    [kept_lives] = (tmp_path / "work" / "lives").iterdir()
+    assert "finished" in kept_lives.read_text().splitlines()[-1]
 
 
 def test_kinds_of_hosts_have_series_of_their_own_also_after_an_interruption(
@@ -159,13 +172,13 @@ def test_kinds_of_hosts_have_series_of_their_own_also_after_an_interruption(
     toy = declared(TABLES, *benches)
     kept = tmp_path / "kept"
     arguments = ("history", "HEAD~2..HEAD", "--fleet", cluster.address, "--results", str(kept))
-    interrupting = when(lambda: len(lives(log)) > 10, lambda: os.kill(os.getpid(), signal.SIGINT))
+    interrupting = after(10, log, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(Interrupted, match="The same command goes on with them"):
         kvtrail(toy.toy, *arguments)
     interrupting.join()
     # What was measured is kept to go on with, and nothing is filed that would be filed again.
     assert not kept.exists() or figures_in(kept) == []
-    before = len(lives(log))
+    before = lived(log)
     said = kvtrail(toy.toy, *arguments)
     assert said.code == 0, said.text
     [going_on] = re.findall(r"going on with (\d+) lives", said.text)
@@ -174,7 +187,7 @@ def test_kinds_of_hosts_have_series_of_their_own_also_after_an_interruption(
     assert {len(figure.samples) for figure in figures} == {ROUNDS}
     # Beside the lives that were missing, each host tries each commit once at most.
     tried = 2 * len(said.record["results"]["hosts"]) + 1
-    assert len(lives(log)) - before <= 2 * 2 * ROUNDS - int(going_on) + tried
+    assert lived(log) - before <= 2 * 2 * ROUNDS - int(going_on) + tried
     with pytest.raises(Refused, match=r"several kinds.*--kind"):
         kvtrail(toy.toy, "compare", "HEAD~1", "HEAD", "--fleet", cluster.address)
 
@@ -218,16 +231,8 @@ def test_a_bisection_probes_several_commits_at_once(kvtrail, cluster: Cluster, d
     assert said.code == 3, said.text
     assert said.record["results"]["finding"]["suspects"] == [toy.toy.git("rev-parse", "HEAD~7")]
     search = [one["pair"] for one in said.record["samples"] if one["stage"] == "search"]
-    spans = [
-        (pair["base"]["device"], one["started_at"], one["started_at"] + one["process_s"])
-        for pair in search
-        for one in (pair["base"], pair["head"])
-    ]
-    assert any(
-        device != other and begun < ended_there and begun_there < ended
-        for device, begun, ended in spans
-        for other, begun_there, ended_there in spans
-    )
+    spans = [span(one) for pair in search for one in (pair["base"], pair["head"])]
+    assert any(a[0] != b[0] and overlap(a, b) for a, b in combinations(spans, 2))
 
 
 def test_lives_see_the_users_environment_and_end_though_the_command_was_killed(
@@ -266,21 +271,18 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     """Engines that are scripts; one host is lost in the middle."""
     log, note = log_in(tmp_path)
     engine = tmp_path / "python"
-    metrics = ("step_ms", "tokens_per_s", "ttft_ms", "tpot_ms")
-    figures = ", ".join(f'"{name}": [STEP]' for name in metrics)
-    cell = f'{{"figures": {{{figures}}}, "token_ids": [[1]]}}'
-    lived = (
-        '{"settings": "", "chosen": {}, "versions": {}, '
-        f'"cells": {{"single-quick": {cell}, "wide-quick": {cell}}}}}'
-    )
+    windows = {name: ["STEP"] for name in ("step_ms", "tokens_per_s", "ttft_ms", "tpot_ms")}
+    cell = {"figures": windows, "token_ids": [[1]]}
+    told = {"settings": "", "chosen": {}, "versions": {}, "cells": {"single-quick": cell}}
     engine.write_text(
         f"""#!/bin/sh
         [ "$1" = -P ] && exit 0
         {note}
         sleep 0.2
         case $KVTRAIL_LABEL in */torch) step=2;; *) step=1;; esac
-        echo '{lived}' | sed "s/STEP/$step/g" > "$PEERS_FOLDER/$KVTRAIL_LABEL-$$"
-        mv "$PEERS_FOLDER/$KVTRAIL_LABEL-$$" "$PEERS_FOLDER/$KVTRAIL_LABEL-$step.5.json"
+        file="$PEERS_FOLDER/$KVTRAIL_LABEL"
+        echo '{json.dumps(told)}' | sed "s/\\"STEP\\"/$step/g" > "$file-$$"
+        mv "$file-$$" "$file-$step.5.json"
         echo "{{\\"startup_s\\": $step.5}}" > "$KVTRAIL_RESULT"
         """
     )
@@ -290,13 +292,13 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     model = Checkpoint("model", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
     monkeypatch.setattr("asv_bench.peers.contest.checkpoint_in", lambda *_: model)
     arguments = ["peers", "--fleet", cluster.address, "--kind", KIND, "--rounds", "12", "--quick"]
-    arguments += ["--workloads", "single,wide"]
+    arguments += ["--workloads", "single"]
     for name in ("kvtrail", "torch"):
         arguments += ["--peer", f"{name}={engine}"]
     with pytest.raises(Refused, match=f"not {KIND}: start it on one of the hosts"):
         kvtrail(toy.toy, *arguments)
     monkeypatch.setenv("KVTRAIL_MACHINE", KIND)
-    losing = when(lambda: len(lives(log)) > 8, cluster.lose_one)
+    losing = after(8, log, cluster.lose_one)
     said = kvtrail(toy.toy, *arguments)
     losing.join()
     assert said.code == 0, said.text
@@ -304,24 +306,20 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     left = {f"{name}/0" for name, host in hosts.items() if not host["taken_out"]}
     assert len(left) == len(hosts) - 1
     assert said.record["machine"]["name"] == KIND
+    [contest] = said.record["samples"]
     spans = []
-    for contest in said.record["samples"]:
-        rounds = list(zip(*contest["lives"].values(), strict=True))
-        assert len(rounds) == 12
-        for number, (ours, theirs) in enumerate(rounds):
-            readings = [one["step_ms"] for one in (ours, theirs)]
-            assert [one["value"] for one in readings] == [1, 2]
-            [device] = {one["device"] for one in readings}
-            first, last = readings if number % 2 == 0 else readings[::-1]
-            if contest is said.record["samples"][0]:  # The other ran in the same lives.
-                spans.append((device, first["started_at"], last["started_at"] + last["process_s"]))
+    for number, lives in enumerate(zip(*contest["lives"].values(), strict=True)):
+        readings = [one["step_ms"] for one in lives]
+        assert [one["value"] for one in readings] == [1, 2]
+        assert len({one["device"] for one in readings}) == 1
+        spans.append(span(*(readings if number % 2 == 0 else readings[::-1])))
     # Every host had rounds, and none of them holds anything of another one.
+    assert len(spans) == 12
     assert {device for device, *_ in spans} >= left
-    for (device, begun, ended), (other, begun_there, ended_there) in combinations(spans, 2):
-        assert device != other or ended <= begun_there or ended_there <= begun
+    assert not any(a[0] == b[0] and overlap(a, b) for a, b in combinations(spans, 2))
     rows = said.record["results"]["rows"]
-    assert [row["lives"] for row in rows] == [12] * 4
-    assert [row["times"] and row["times"]["estimate"] for row in rows] == [None, 2, None, 2]
+    assert [row["lives"] for row in rows] == [12] * 2
+    assert [row["times"] and row["times"]["estimate"] for row in rows] == [None, 2]
 
 
 def test_rounds_of_three_commits_and_of_four_cells_run_on_hosts(
