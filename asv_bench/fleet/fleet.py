@@ -55,7 +55,7 @@ class FleetHost:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class HostSlot:
     """Where one life runs at a time: of which host, and its number there."""
 
     host: FleetHost
@@ -79,7 +79,7 @@ class Fleet:
         self.tell = tell
         self._spares_last = spares_last
         self._slots = {
-            f"{host.name}/{number}": Slot(host, number)
+            f"{host.name}/{number}": HostSlot(host, number)
             for host in hosts
             for number in range(host.slots)
         }
@@ -175,7 +175,7 @@ class Fleet:
         host.usable.update(commits)
         return told.value
 
-    def _told(self, slot: Slot, method: str, may_leave: bool, *asked: Any, **more: Any) -> Told:
+    def _told(self, slot: HostSlot, method: str, may_leave: bool, *asked: Any, **more: Any) -> Told:
         """What a host in use says; what else it has learnt is added to what is known."""
         host = slot.host
         if host.why_out:
