@@ -101,7 +101,6 @@ class Fleet:
         return self._slots[device].host.machine.name
 
     def stop(self) -> None:
-        """See `RoundSource`."""
         self._is_over = True
         for host in self.hosts:
             host.end()
@@ -122,7 +121,6 @@ class Fleet:
         metrics: Collection[str] | None = None,
         device: str | None = None,
     ) -> Round:
-        """See `RoundSource`."""
         measured: Round = self._measured(
             "round", device, tuple(cells), order, commits=cells, metrics=metrics
         )

@@ -129,7 +129,6 @@ class PeerRounds:
         return {"cell": cell and cell.to_json(), "peaks": peaks}
 
     def take(self, due: Due, lived: Lived) -> None:
-        """See `LivesTaken`."""
         self._contests[due.commit].rounds[due.round] = lived
 
     def give_up(self, commit: str, reason: str) -> None:
