@@ -113,6 +113,8 @@ def _write(spec: DecoderSpec, weights: Mapping[str, Tensor], dtype: str, folder:
 
 def _config(spec: DecoderSpec) -> dict[str, Any]:
     """The config.json by which transformers and every engine know a spec."""
+    from engine.models.rotary import Llama3
+
     config = {
         "model_type": spec.family,
         "vocab_size": spec.vocab_size,
@@ -137,6 +139,7 @@ def _config(spec: DecoderSpec) -> dict[str, Any]:
     kind: dict[str, Any] = {"rope_type": "default"}
     if spec.rotary.scaling is not None:
         # Of built-in models there is no other.
+        assert isinstance(spec.rotary.scaling, Llama3)
         kind = {"rope_type": "llama3", **asdict(spec.rotary.scaling)}
         kind["original_max_position_embeddings"] = kind.pop("original_positions")
     return config | {
