@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -14,16 +13,16 @@ import typer
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.explain.effect import effect_in, stored_effect
+from asv_bench.explain.effect import known_effect
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
 from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import STANDARD_OUTPUT
-from asv_bench.output.issue_text import lasting_names, repeating
+from asv_bench.output.issue_text import described, lasting_names
+from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import RUNS
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import ExitCode
@@ -41,6 +40,9 @@ from asv_bench.session.options import (
 )
 from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
+
+_ON_PAGE = 12
+"""Files and commits that a page lists."""
 
 
 @grouped
@@ -81,9 +83,9 @@ def explain(
     choice = asked.choice(command, metric, near=(base, head))
     chosen = choice.subject("explain")
     ends = ends_of(chosen, (base, head), files.console)
-    how = MeasuringOptions(anyway=anyway)
     if compare:
         record = _compared(chosen, ends, files)
+    how = MeasuringOptions(anyway=anyway)
     Explaining(chosen, ends, choice.words(), record, files, how, traces).answer()
 
 
@@ -107,6 +109,7 @@ class Explaining(Session):
     """
 
     keeps_pairs = False
+    _found: Explanation
 
     def __init__(
         self,
@@ -129,20 +132,12 @@ class Explaining(Session):
         # The ends as anybody can name them, wherever HEAD is.
         names = [name if name == WORKING_TREE else end.short for name, end in ends]
         self._asked = shlex.join([*names, *options])
-        hashes = self._base.hash, self._head.hash
-        self._effect = (
-            stored_effect(RUNS, hashes, subject)
-            if record is None
-            else effect_in(record, hashes, subject)
-        )
-        self._found: Explanation | None = None
+        self._effect = known_effect((self._base.hash, self._head.hash), subject, record)
 
     def names(self) -> Sequence[str]:
-        """See `Session`."""
         return [commit.hash for _, commit in self._ends]
 
     def begin(self) -> list[str]:
-        """See `Session`."""
         said = [
             f"{role} {commit.short} {commit.subject}".rstrip()
             for role, commit in (("base", self._base), ("head", self._head))
@@ -155,11 +150,10 @@ class Explaining(Session):
         return said
 
     def source(self) -> AbstractContextManager[None]:
-        """See `Session`: both ends are looked at in turn."""
+        # Both ends are looked at in turn.
         return nullcontext()
 
     def measure(self, source: None) -> ExitCode:
-        """See `Session`: look at both ends."""
         bar = partial(Progress, self._console)
         ends = self._subject, self._base, self._head
         looking = Looking(*ends, self._effect, self._traces, bar)
@@ -168,17 +162,27 @@ class Explaining(Session):
         return ExitCode.GOOD
 
     def print_answer(self) -> None:
-        """Print the table, what lies between the ends, and the causes."""
-        found = self._found
-        assert found is not None
+        found, answer = self._found, self._found.answer()
         self._console.print()
         self._console.print(found.headline(), style="bold")
-        print_sentences(self._console, found.answer(), "bold")
-        repeat = repeating(sys.argv[1:], lasting_names(self._ends))
-        page = found.page(self._environment(), repeat)
+        print_sentences(self._console, answer, "bold")
+        versus = f"{described(self._head)} against {described(self._base)}"
+        page = self._issue(
+            found.headline() if self._effect is None else f"Why: {found.headline()}",
+            # The causes come before the table that they are taken from.
+            "\n".join([f"{versus}\n", *map(_in_markdown, answer)]),
+            [found.table(None)] if found.clues else [],
+            [*found.context(_ON_PAGE), *found.notes],
+            lasting_names(self._ends),
+        )
         self._files.show(*([found.table()] if found.clues else []), page=page)
         print_sentences(self._console, [*found.context(), *found.notes])
 
     def results(self) -> dict[str, Any]:
-        """See `Session`."""
-        return {} if self._found is None else self._found.to_json()
+        return {} if self._ending else self._found.to_json()
+
+
+def _in_markdown(line: str) -> str:
+    """A line of the answer; its number stays a list's."""
+    place, dot, rest = line.partition(". ")
+    return f"{place}. {inline(rest)}" if place.isdigit() and dot else f"\n{inline(line)}"

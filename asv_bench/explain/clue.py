@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -53,7 +53,8 @@ class Clue:
     ) -> Clue:
         """A figure that the head has more or less of; `more` are other fields, or overrule."""
         before, after = sides
-        known = {"leaning": leaning(before, after), "cost_us": (after - before) * each_us}
+        leaning = (after > before) - (after < before)
+        known = {"leaning": leaning, "cost_us": (after - before) * each_us}
         return cls(source, name, what, before, after, sentence, **{**known, **more})
 
     @property
@@ -68,10 +69,6 @@ class Clue:
     def size_us(self) -> float:
         """What it costs, whichever end it costs that."""
         return abs(self.cost_us or 0.0)
-
-    def to_json(self) -> dict[str, Any]:
-        """The clue as JSON-ready values."""
-        return {**asdict(self), "source": str(self.source)}
 
 
 def cell_clues(base: Software, head: Software) -> Iterator[Clue]:
@@ -90,15 +87,9 @@ def cell_clues(base: Software, head: Software) -> Iterator[Clue]:
         yield Clue(Source.PACKAGES, name, "version", before, after, text)
 
 
-def leaning(before: float, after: float) -> int:
-    """1 where a figure grows, -1 where it shrinks, else 0."""
-    return (after > before) - (after < before)
-
-
 def more_or_less(before: float, after: float, one: str, many: str) -> str:
     """How much more the head does, "2 more calls (4 → 6)"; before and after are not equal."""
-    change = abs(after - before)
-    word = "more" if after > before else "fewer"
+    change, word = abs(after - before), "more" if after > before else "fewer"
     noun = one if change == 1 else many
     return f"{number(change)} {word} {noun} ({number(before)} → {number(after)})"
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from asv_bench.git.repository import Commit, Repository
+from asv_bench.git.repository import Commit
 from asv_bench.subjects.declared import DeclaredSubject
 
 _COMMITS, _FILES = 12, 20
@@ -24,8 +23,7 @@ class ChangedFile:
 
     def text(self) -> str:
         """The file with its lines."""
-        lines = "" if self.added is None else f" (+{self.added} -{self.removed})"
-        return f"{self.path}{lines}"
+        return self.path + ("" if self.added is None else f" (+{self.added} -{self.removed})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +37,27 @@ class CommitFiles:
 
     def sentences(self, shown: int) -> Iterator[str]:
         """So many files and commits in words."""
-        files, commits = self.files[:shown], self.commits[:shown]
-        if not files:
+        if not self.files:
             yield "No file differs in what is measured."
             return
+        files = [one.text() for one in self.files[:shown]]
         more = self.file_count - len(files)
         count = "1 file differs" if self.file_count == 1 else f"{self.file_count} files differ"
-        listed = ", ".join(one.text() for one in files)
-        yield f"{count}: {listed}{f' and {more} more' if more else ''}."
-        more = self.commit_count - len(commits)
-        listed = "; ".join(map(_described, commits)) + (f"; {more} more" if more else "")
+        yield f"{count}: {', '.join(files)}{f' and {more} more' if more else ''}."
+        commits = [
+            f"{one.short} {one.subject}{f' ({one.author})' if one.author else ''}"
+            for one in self.commits[:shown]
+        ]
+        if more := self.commit_count - len(commits):
+            commits.append(f"{more} more")
         if commits:
-            one = self.commit_count == 1
-            count = "One commit lies" if one else f"{self.commit_count} commits lie"
-            yield f"{count} between: {listed}."
+            is_one = self.commit_count == 1
+            count = "One commit lies" if is_one else f"{self.commit_count} commits lie"
+            yield f"{count} between: {'; '.join(commits)}."
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON-ready values."""
-        return {
-            "commits": [commit.to_json() for commit in self.commits],
-            "commit_count": self.commit_count,
-            "files": [asdict(file) for file in self.files],
-            "file_count": self.file_count,
-        }
+        return {**asdict(self), "commits": [commit.to_json() for commit in self.commits]}
 
 
 def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles | None:
@@ -70,22 +66,20 @@ def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles
         return None
     old, new = subject.repository_of(base), subject.repository_of(head)
     paths = ("--", *subject.pathspecs)
-    # The objects of both ends, wherever they are.
-    variables = {} if old == new else {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(_objects(old))}
-    diff = ("diff-tree", "-r", "-z", "--numstat", "--find-renames", base, head)
-    listed = _files(new.names(*diff, *paths, variables=variables))
-    files = sorted(listed, key=lambda one: -((one.added or 0) + (one.removed or 0)))
+    variables: dict[str, str] = {}
     hashes: list[str] = []
     if old == new:
         between = new.ask("rev-list", "--no-merges", f"{base}..{head}", *paths)
         hashes = between.decode().split()
+    else:
+        # The objects of both ends, wherever they are.
+        objects = old.path.resolve() / old.line("rev-parse", "--git-path", "objects")
+        variables["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(objects)
+    diff = ("diff-tree", "-r", "-z", "--numstat", "--find-renames", base, head)
+    listed = _files(new.names(*diff, *paths, variables=variables))
+    files = sorted(listed, key=lambda one: -((one.added or 0) + (one.removed or 0)))
     commits = new.commits(hashes[:_COMMITS])
     return CommitFiles(tuple(commits.values()), len(hashes), tuple(files[:_FILES]), len(files))
-
-
-def _objects(repository: Repository) -> Path:
-    path = Path(repository.line("rev-parse", "--git-path", "objects"))
-    return path if path.is_absolute() else repository.path.resolve() / path
 
 
 def _files(listed: Sequence[str]) -> Iterator[ChangedFile]:
@@ -98,8 +92,3 @@ def _files(listed: Sequence[str]) -> Iterator[ChangedFile]:
             path = next(entries)
         numbers = [int(text) if text.isdecimal() else None for text in (added, removed)]
         yield ChangedFile(path, *numbers)
-
-
-def _described(commit: Commit) -> str:
-    author = f" ({commit.author})" if commit.author else ""
-    return f"{commit.short} {commit.subject}{author}"

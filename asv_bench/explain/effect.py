@@ -10,6 +10,7 @@ from typing import Any
 
 from asv_bench.compare.verdict import Verdict, word_of
 from asv_bench.errors import Refused
+from asv_bench.output.record import RUNS
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
 from asv_bench.subjects.declared import DeclaredSubject
@@ -66,34 +67,29 @@ class Effect:
         return f"{text} in {self.pairs} pairs on {self.machine}, {self.started[:10]}"
 
 
-def stored_effect(folder: Path, ends: tuple[str, str], subject: DeclaredSubject) -> Effect | None:
-    """The change that the newest record in a folder has of two ends; None without one.
+def known_effect(
+    ends: tuple[str, str], subject: DeclaredSubject, record: Path | None
+) -> Effect | None:
+    """The change of two ends that a record has, or the newest one stored; None without one.
 
     Of several metrics it is that of the largest change that was shown. Ends are full hashes, or
-    labels.
+    labels. Raises Refused if a record is given which is none, or compares something else.
     """
-    files = [path for kind in ("compare", "bisect") for path in folder.glob(f"{kind}-*.json")]
+    if record is not None:
+        if found := _read(record, ends, subject):
+            return found
+        names = ", ".join(metric.name for metric in subject.metrics)
+        raise Refused(
+            f"{record} holds no comparison of {' and '.join(end[:12] for end in ends)} in {names}; "
+            f"give the record of a compare of the same two."
+        )
+    files = [path for kind in ("compare", "bisect") for path in RUNS.glob(f"{kind}-*.json")]
     files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in files[:_LOOKED_AT]:
         with suppress(UnreadableFile):
             if found := _read(path, ends, subject):
                 return found
     return None
-
-
-def effect_in(path: Path, ends: tuple[str, str], subject: DeclaredSubject) -> Effect:
-    """The change that a record has which the user names.
-
-    Raises Refused if it is no record, or compares something else.
-    """
-    found = _read(path, ends, subject)
-    if found is None:
-        names = ", ".join(metric.name for metric in subject.metrics)
-        raise Refused(
-            f"{path} holds no comparison of {' and '.join(end[:12] for end in ends)} in {names}; "
-            f"give the record of a compare of the same two."
-        )
-    return found
 
 
 def _read(path: Path, ends: tuple[str, str], subject: DeclaredSubject) -> Effect | None:

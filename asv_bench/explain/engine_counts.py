@@ -6,33 +6,25 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import msgspec
-
 from asv_bench.errors import MeasurementFailed
-from asv_bench.explain.clue import Clue, Source, leaning, more_or_less, number
-from asv_bench.explain.count_child import Counts, CountTask
-from asv_bench.explain.traced import ask_engine
+from asv_bench.explain.clue import Clue, Source, more_or_less, number
+from asv_bench.explain.counting import Counts, CountTask
+from asv_bench.explain.window import ask_engine
 from asv_bench.lab.step_counters import MODEL
 from asv_bench.words import first_of
 
 CPU_PATHS, GPU_PATHS = ("cpu",), ("graph", "fused", "plain")
 ALL_PATHS = (*CPU_PATHS, *GPU_PATHS)
 _SHOWN = 3
-_NAMES = {
-    "engine": ("The engine", ""),
-    "kernels": ("Kernels", ""),
-    "cpu": ("Steps on the CPU", "on the CPU"),
-    "graph": ("Steps with a captured graph", "on a GPU beside the captured graph"),
-    "fused": ("Fused steps", "on a GPU in the fused step"),
-    "plain": ("Steps without fused kernels", "on a GPU in the step without fused kernels"),
+_WHERE = {
+    "cpu": "on the CPU",
+    "graph": "on a GPU beside the captured graph",
+    "fused": "on a GPU in the fused step",
+    "plain": "on a GPU in the step without fused kernels",
 }
-"""What could not be counted, and where a difference is."""
-
-
 _KINDS = {
     "operators": (4.0, "time", "times"),
     "launches": (5.0, "time", "times"),
@@ -45,7 +37,12 @@ _KINDS = {
 }
 """Kinds of counts: rough microseconds of one more a step, to order differences that no trace has
 measured, and how one and many are called."""
-_SPILL_US, _REGISTER_US, _TILES_US, _CODE_US = 1.0, 0.02, 0.5, 0.1
+_COMPILED = {
+    "spill_instructions": (1.0, "spills registers to local memory by {}", "instruction"),
+    "registers": (0.02, "takes {} a thread", "register"),
+}
+"""Figures of compiled kernels: the same, and what is said of them."""
+_TILES_US, _CODE_US = 0.5, 0.1
 
 Kernels: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Figures of compiled kernels, by the kernel's name."""
@@ -53,10 +50,9 @@ Kernels: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 @dataclass(slots=True)
 class EngineCounts:
-    """What differs in the steps of a model of so many layers, and what could not be counted."""
+    """What differs in the steps of a model, and sentences of what could not be counted."""
 
     model: str
-    layers: int = 0  # 0: unknown
     clues: list[Clue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -65,8 +61,7 @@ class EngineCounts:
         names = re.split(r"[\s(),']+", " ".join(measured))
         if {self.model, self.model.partition(":")[2]} & set(names):
             return ""
-        size = f" of {self.layers} layers" if self.layers else ""
-        return f"in {self.model}, a stand-in{size} for the measured model"
+        return f"in {self.model}, a stand-in for the measured model"
 
 
 def count_ends(
@@ -84,32 +79,39 @@ def count_ends(
     `has_kernels` the kernels are looked at that a Hopper GPU would run. `on_end` is called after
     each end.
     """
-    task = partial(_counted, paths=tuple(paths), model=model, has_kernels=has_kernels)
+    found = EngineCounts(model)
     sides = []
     with ThreadPoolExecutor(2) as pool:
-        for side in pool.map(task, (base, head)):
+        tasks = [
+            CountTask(str(folder), tuple(paths), model, has_kernels) for folder in (base, head)
+        ]
+        for side in pool.map(_counted, tasks):
             sides.append(side)
             on_end()
-    found = EngineCounts(model, max(side.layers for side in sides))
-    for end, side in zip(("base", "head"), sides, strict=True):
+    found.clues += step_clues(*sides)
+    old, new = (side.kernels for side in sides)
+    if has_kernels and not any("kernels" in side.failures for side in sides):
+        compiled = []
+        for folder, mine, other in ((base, old, new), (head, new, old)):
+            names = tuple(name for name, one in mine.items() if other.get(name) != one)
+            task = CountTask(str(folder), compiled=names)
+            compiled.append(_counted(task) if names else Counts())
+        sides += compiled
+        if not any(side.failures for side in compiled):
+            found.clues += figure_clues(*(side.figures for side in compiled))
+    for end, side in zip(("base", "head") * 2, sides, strict=False):
         found.notes += [
-            f"{_NAMES[what][0]} of the {end} could not be counted: {why.rstrip('.')}."
+            f"Not all of the {end} could be counted ({what}): {why.rstrip('.')}."
             for what, why in side.failures.items()
         ]
-    found.clues += step_clues(*sides)
-    if has_kernels and not any("kernels" in side.failures for side in sides):
-        found.clues += _kernel_clues((base, head), sides, found.notes)
     return found
 
 
-def _counted(folder: Path, **task: Any) -> Counts:
-    asked = msgspec.json.encode(CountTask(str(folder), **task)).decode()
+def _counted(task: CountTask) -> Counts:
     try:
         # A GPU is only pretended.
-        quiet = {"CUDA_VISIBLE_DEVICES": ""}
-        said = ask_engine(folder, "asv_bench.explain.count_child", asked, quiet)
-        return msgspec.json.decode(said, type=Counts)
-    except (MeasurementFailed, msgspec.DecodeError) as error:
+        return ask_engine(Path(task.folder), task, Counts, {"CUDA_VISIBLE_DEVICES": ""})
+    except MeasurementFailed as error:
         raise MeasurementFailed(f"the counting process failed: {error}") from None
 
 
@@ -123,7 +125,7 @@ def step_clues(base: Counts, head: Counts) -> Iterator[Clue]:
     for alike in found.values():
         paths, first = [path for path, _ in alike], alike[0][1]
         sides = {path in GPU_PATHS for path in paths}
-        where = ", ".join(_NAMES[path][1] for path in paths)
+        where = ", ".join(_WHERE[path] for path in paths)
         yield replace(
             first,
             on_gpu=sides.pop() if len(sides) == 1 else None,
@@ -139,17 +141,15 @@ def _path_clues(
             yield _step(kind, name, f"{kind} a step", sides, f"{name} is {verb} {{}} a step")
     for kind, *sides in _changed(base["traffic"], head["traffic"]):
         yield _step(kind, kind, "a step", sides, "a step makes {}")
-    sides = [sum(side["lines"].values()) for side in (base, head)]
-    if sides[0] != sides[1]:
+    before, after = (sum(side["lines"].values()) for side in (base, head))
+    if before != after:
         # Functions that changed the most are named.
-        sign = leaning(*sides)
-        moved = [
-            (sign * (new - old), name) for name, old, new in _changed(base["lines"], head["lines"])
-        ]
-        most = sorted((one for one in moved if one[0] > 0), reverse=True)[:_SHOWN]
-        named = ", ".join(f"{name} {number(sign * change)}" for change, name in most)
+        sign = 1 if after > before else -1
+        changed = _changed(base["lines"], head["lines"])
+        most = sorted(((sign * (new - old), name) for name, old, new in changed), reverse=True)
+        named = ", ".join(f"{name} {number(one)}" for one, name in most[:_SHOWN] if one > 0)
         text = f"the engine runs {{}} a step: {named}"
-        yield _step("lines", "Python of the engine", "lines a step", sides, text)
+        yield _step("lines", "Python of the engine", "lines a step", (before, after), text)
 
 
 def _changed(
@@ -167,25 +167,6 @@ def _step(kind: str, name: str, what: str, sides: Sequence[float], sentence: str
     return Clue.of_figures(Source.COUNTERS, name, what, sides, text, us)
 
 
-def _kernel_clues(
-    folders: Sequence[Path], sides: Sequence[Counts], notes: list[str]
-) -> Iterator[Clue]:
-    """Kernels that are not alike at both ends, a function at a time."""
-    base, head = (side.kernels for side in sides)
-    names = [
-        tuple(name for name, one in mine.items() if other.get(name) != one)
-        for mine, other in ((base, head), (head, base))
-    ]
-    figures: list[Kernels] = []
-    for folder, end, compiled in zip(folders, ("base", "head"), names, strict=True):
-        answer = _counted(folder, compiled=compiled) if compiled else Counts()
-        if why := answer.failures.get("kernels"):
-            notes.append(f"Kernels of the {end} could not be compiled: {why.rstrip('.')}.")
-            return
-        figures.append(answer.figures)
-    yield from figure_clues(*figures)
-
-
 def figure_clues(base: Kernels, head: Kernels) -> Iterator[Clue]:
     """What compiled kernels differ in, one kernel function after the other."""
     for function in dict.fromkeys(name.partition("-")[0] for name in (*base, *head)):
@@ -197,16 +178,7 @@ def figure_clues(base: Kernels, head: Kernels) -> Iterator[Clue]:
 
 
 def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clue]:
-    spills = _sum(base, "spill_instructions"), _sum(head, "spill_instructions")
-    sizes = _sum(base, "instructions"), _sum(head, "instructions")
-    registers = _most_registers(base), _most_registers(head)
-    instructions = ("instruction", "instructions")
-    if spills[0] != spills[1]:
-        every = (*head.items(), *base.items())
-        worst, _ = max(every, key=lambda one: one[1]["spill_instructions"])
-        text = f"spills registers to local memory by {more_or_less(*spills, *instructions)}"
-        text = f"{text}, as in {worst}"
-        yield _compiled(function, "spill instructions", spills, text, _SPILL_US)
+    """What the variants of a function differ in, of each figure the variant with the most."""
     if base.keys() != head.keys():
         gone = first_of(sorted(base.keys() - head.keys()), _SHOWN)
         new = first_of(sorted(head.keys() - base.keys()), _SHOWN)
@@ -214,29 +186,28 @@ def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clu
         text = f"runs with other tiles: {f'{new} in place of {gone}' if gone and new else text}"
         found = _compiled(function, "tiles", (0, 1), text, _TILES_US, leaning=0)
         yield replace(found, before=gone, after=new)
-    if base and head and registers[0] != registers[1]:
-        text = f"takes {more_or_less(*registers, 'register', 'registers')} a thread"
-        yield _compiled(function, "registers", registers, text, _REGISTER_US)
+    if not base or not head:
+        return
+    is_told = False
+    for figure, (us, words, noun) in _COMPILED.items():
+        most = [max((one[figure], name) for name, one in side.items()) for side in (base, head)]
+        (before, _), (after, _) = most
+        if before != after:
+            text = words.format(more_or_less(before, after, noun, f"{noun}s"))
+            text += f", as in {max(most)[1]}"
+            yield _compiled(function, figure.replace("_", " "), (before, after), text, us)
+            is_told = True
     both = base.keys() & head.keys()
     other = [name for name in both if base[name]["cubin"] != head[name]["cubin"]]
-    if other and spills[0] == spills[1] and registers[0] == registers[1]:
+    if other and not is_told:
+        sides = tuple(sum(one["instructions"] for one in side.values()) for side in (base, head))
         text = f"compiles to other machine code in {len(other)} of its variants"
-        if sizes[0] != sizes[1]:
-            text += f", {more_or_less(*sizes, *instructions)}"
         more = {"leaning": 0, "cost_us": _CODE_US}
-        yield _compiled(function, "machine code", sizes, text, 0.0, **more)
-
-
-def _sum(side: Kernels, figure: str) -> int:
-    return sum(one[figure] for one in side.values())
-
-
-def _most_registers(side: Kernels) -> int:
-    return max((one["registers"] for one in side.values()), default=0)
+        yield _compiled(function, "machine code", sides, text, 0.0, **more)
 
 
 def _compiled(
-    function: str, what: str, sides: tuple[int, int], sentence: str, us: float, **more: Any
+    function: str, what: str, sides: Iterable[float], sentence: str, us: float, **more: Any
 ) -> Clue:
     text, more = f"{function} {sentence}", {"on_gpu": True, **more}
     return Clue.of_figures(Source.KERNELS, function, what, sides, text, us, **more)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import IntEnum
 from typing import Any
 
 from asv_bench.explain.clue import Clue, Source, number
 from asv_bench.explain.commit_files import CommitFiles
 from asv_bench.explain.effect import Effect
-from asv_bench.explain.profile_tables import short_kernel_name
-from asv_bench.explain.trace_pair import HOST, TracePair
+from asv_bench.explain.trace import short_kernel_name
+from asv_bench.explain.trace_pair import TracePair
 from asv_bench.git.repository import Commit
-from asv_bench.output.issue_text import IssueText, described
-from asv_bench.output.markdown import inline
 from asv_bench.output.table import Cell, Column, Table, percent, percentage
 from asv_bench.words import first_of
 
@@ -24,7 +21,7 @@ _MINOR, _FULLY, _BEYOND_WHOLE = 0.05, 0.8, 3.0
 """Of the change: an exact clue that costs less comes last; causes that add up to as much explain
 all of it; and a cause of more than so many times the whole is said by itself."""
 _PYTHON = "lines a step"
-_PACKAGES, _ROWS, _FILES, _ON_PAGE = 6, 12, 4, 12
+_PACKAGES, _ROWS = 6, 12
 _NAME, _VALUE = 44, 22
 _RUN_WITH = (Source.VARIABLES, Source.PACKAGES)
 FILES = "files"
@@ -39,16 +36,6 @@ COLUMNS = (
     Column("part", "of the", "base", percent(1, signed=True)),
     Column("source", "seen in", kind="text"),
 )
-
-
-class _Rank(IntEnum):
-    """In this order causes are named; within one the most expensive comes first."""
-
-    CIRCUMSTANCE = 0
-    EXACT = 1
-    PACKAGE = 2
-    TIMED = 3
-    MINOR = 4
 
 
 @dataclass(slots=True)
@@ -116,19 +103,21 @@ class Explanation:
         return not self.sign or clue.leaning in (0, self.sign)
 
     def _rank(self, clue: Clue) -> tuple[int, bool, bool, float]:
-        """The lower, the better a clue explains the change."""
-        places = (None, self.is_here_gpu)
-        is_elsewhere = clue.source is not Source.TRACE and clue.on_gpu not in places
-        is_other_way = clue.leaning < 0 and not self.sign
+        """In this order causes are named, and of one kind the most expensive first."""
         if clue.source is Source.VARIABLES:
-            rank = _Rank.CIRCUMSTANCE
+            kind = 0
         elif clue.source is Source.PACKAGES:
-            rank = _Rank.PACKAGE
+            kind = 2
         elif not clue.is_exact:
-            rank = _Rank.TIMED
+            kind = 3
         else:
-            rank = _Rank.MINOR if self._is_minor(clue) else _Rank.EXACT
-        return rank, is_elsewhere, is_other_way, -clue.size_us
+            kind = 4 if self._is_minor(clue) else 1
+        is_elsewhere = clue.source is not Source.TRACE and clue.on_gpu not in (
+            None,
+            self.is_here_gpu,
+        )
+        is_other_way = clue.leaning < 0 and not self.sign
+        return kind, is_elsewhere, is_other_way, -clue.size_us
 
     def _is_minor(self, clue: Clue) -> bool:
         """Whether a clue costs next to nothing of the change, as far as both are known."""
@@ -184,11 +173,11 @@ class Explanation:
             return f"Nothing but files differs; looked at: {_listed(others)}."
         return f"Nothing differs that was looked at: {looked}."
 
-    def context(self, shown: int = _FILES) -> list[str]:
-        """Files and commits between the ends, in sentences."""
+    def context(self, shown: int = 4) -> list[str]:
+        """So many files and commits between the ends, in sentences."""
         return [] if self.files is None else list(self.files.sentences(shown))
 
-    def table(self, rows: int = _ROWS) -> Table:
+    def table(self, rows: int | None = _ROWS) -> Table:
         """At most so many clues: what was run with, then what costs the most, guesses last."""
         traced = {one.name for one in self.clues if one.source is Source.TRACE}
         # An operator that both counted is shown with the time that the trace has of it.
@@ -196,37 +185,20 @@ class Explanation:
             one for one in self.clues if one.source is not Source.COUNTERS or one.name not in traced
         ]
         clues.sort(key=lambda one: (one.source not in _RUN_WITH, one.part is None, -one.size_us))
-        left = len(clues) - rows
-        caption = f"{left} more differences are in the record. " if left > 0 else ""
+        shown = [_row(one) for one in clues[:rows]]
+        left = len(clues) - len(shown)
+        caption = f"{left} more differences are in the record. " if left else ""
         if any(one.part is not None for one in self.clues):
             caption += "Of the base: what it costs, of the base's traced time."
-        shown = [_row(one) for one in clues[:rows]]
         return Table(COLUMNS, shown, "what differs besides time", caption)
-
-    def page(self, environment: Mapping[str, str], command: str) -> str:
-        """The explanation in Markdown for an issue or a pull request, within its limit.
-
-        `command` repeats it, and `environment` are facts by their name.
-        """
-        answer = "\n".join(_in_markdown(line) for line in self.answer())
-        versus = f"{described(self.head)} against {described(self.base)}"
-        return IssueText(
-            heading=self.headline() if self.effect is None else f"Why: {self.headline()}",
-            # The causes come before the table that they are taken from.
-            commits=f"{versus}\n\n{answer}",
-            tables=[self.table(len(self.clues))] if self.clues else [],
-            remarks=[*self.context(_ON_PAGE), *self.notes],
-            environment=environment,
-            command=command,
-        ).render()
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON-ready values."""
         return {
             "effect": self.effect and asdict(self.effect),
-            "causes": [one.to_json() for one in self.causes],
+            "causes": list(map(asdict, self.causes)),
             "answer": self.answer(),
-            "differences": [one.to_json() for one in self.clues],
+            "differences": list(map(asdict, self.clues)),
             "explained": self.explained,
             "changes": self.files and self.files.to_json(),
             "traced": self.traces and self.traces.to_json(),
@@ -235,38 +207,31 @@ class Explanation:
 
 
 def _told_once(clues: Sequence[Clue]) -> list[Clue]:
-    """What several sources saw as one clue each, measured costs in place of guesses."""
-    by_source = {source: [one for one in clues if one.source is source] for source in Source}
-    traced, counted = by_source[Source.TRACE], by_source[Source.COUNTERS]
-    exact = [one for one in traced if one.is_exact]
+    """What several sources saw as one clue each, as the trace has it where that is exact."""
+    exact = [one for one in clues if one.source is Source.TRACE and one.is_exact]
     named = {name for one in exact for name in (one.name, *one.also)}
-    counted = [one for one in counted if one.name not in named]
-    operators = {one.leaning for one in counted if one.what == "operators a step"}
-    operators |= {one.leaning for one in exact}
-    python = sorted((one for one in counted if one.what == _PYTHON), key=lambda one: one.size_us)
+    seen = [one for one in clues if one.source is not Source.COUNTERS or one.name not in named]
+    # What operators make new is told by the operators.
+    operators = {one.leaning for one in seen if one in exact or one.what == "operators a step"}
+    packages = [one for one in seen if one.source is Source.PACKAGES]
+    # Of the engine's Python the most on each kind of device.
+    python = sorted((one for one in seen if one.what == _PYTHON), key=lambda one: one.size_us)
     told = [
         one
-        for one in counted
-        # What operators make new is told by the operators.
-        if one.what != _PYTHON and not (one.name.startswith("new ") and one.leaning in operators)
+        for one in seen
+        if one.what != _PYTHON
+        and one.source is not Source.PACKAGES
+        and not (one.name.startswith("new ") and one.leaning in operators)
     ]
-    # Of the engine's Python the most on each kind of device, with the host's time if traced.
-    for one in {one.on_gpu: one for one in python}.values():
-        idle = [other for other in traced if other.name == HOST and other.leaning == one.leaning]
-        if idle and not one.on_gpu:
-            traced = [other for other in traced if other is not idle[0]]
-            text = f"{one.sentence}; {idle[0].sentence}"
-            one = replace(one, sentence=text, cost_us=idle[0].cost_us, part=idle[0].part)
-        told.append(one)
-    others = (*by_source[Source.VARIABLES], *by_source[Source.KERNELS])
-    return [*others, *told, *_as_one(by_source[Source.PACKAGES]), *traced]
+    return [*told, *{one.on_gpu: one for one in python}.values(), *_as_one(packages)]
 
 
 def _as_one(packages: Sequence[Clue]) -> list[Clue]:
-    if len(packages) < 2:
-        return [replace(one, sentence=f"another version of {one.sentence}") for one in packages]
-    shown = first_of([one.sentence for one in packages], _PACKAGES)
-    text = f"other versions of {len(packages)} packages: {shown}"
+    if not packages:
+        return []
+    count = len(packages)
+    text = "another version of " if count == 1 else f"other versions of {count} packages: "
+    text += first_of([one.sentence for one in packages], _PACKAGES)
     return [replace(packages[0], sentence=text, also=tuple(one.name for one in packages[1:]))]
 
 
@@ -293,9 +258,3 @@ def _capital(sentence: str) -> str:
     first = sentence.split(" ", 1)[0]
     is_word = first.islower() and first.isalpha()
     return f"{sentence[0].upper()}{sentence[1:]}" if is_word else sentence
-
-
-def _in_markdown(line: str) -> str:
-    """A line of the answer; its number stays a list's."""
-    place, dot, rest = line.partition(". ")
-    return f"{place}. {inline(rest)}" if place.isdigit() and dot else f"\n{inline(line)}"

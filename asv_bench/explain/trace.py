@@ -1,8 +1,4 @@
-"""Chrome traces, as torch's profiler writes them, and the one summary that is made of each.
-
-A kernel belongs to the ranges that were open on the host when it was launched. A replayed CUDA
-graph launches all its kernels at once, outside every range that was open when it was captured.
-"""
+"""Chrome traces, as torch's profiler writes them, and the one summary that is made of each."""
 
 from __future__ import annotations
 
@@ -11,7 +7,8 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -20,17 +17,13 @@ import msgspec
 from asv_bench.errors import MeasurementFailed
 from asv_bench.output.stored_json import decoded
 
-RANGES = (
-    *("schedule", "block_tables", "copies", "forward"),
-    *("attention", "append", "sampling", "readback"),
-)
-"""Ranges that the engine names, in the order in which a step opens them."""
-
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-_OUTSIDE = "outside"
 _LAUNCHING = ("cuda_runtime", "cuda_driver")
 _LAUNCH = re.compile(r"cu(da)?(Launch|GraphLaunch)")
 _STEP = re.compile(r"ProfilerStep#\d+")
+_ARGUMENTS = re.compile(r"\([^()]*\)")
+_LAMBDA = re.compile(r"::\{lambda[^{}]*\}|::operator\b| const\b|\{lambda[^{}]*\}")
+_NAMESPACE = re.compile(r"^void |\w+::")
 _GZIP = b"\x1f\x8b"
 _LONGEST, _SHORTEST_US = 1e100, 1e-6
 """Beyond these, ratios and sums of times might be no numbers any more."""
@@ -71,8 +64,7 @@ class RangeTime:
     name: str
     calls: int
     host_us: float
-    device_us: float = 0.0  # whenever the kernels ran
-    kernels: int = 0
+    device_us: float  # whenever the kernels ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,39 +74,34 @@ class WorkTime:
     name: str
     calls: int
     total_us: float  # without the operators that it calls
-    ranges: tuple[str, ...] = ()  # the innermost ones that a kernel was launched in
-    whole_us: float = 0.0  # with the operators that it calls
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTime:
-    """The device from its first kernel or copy of the trace to its last."""
-
-    span_us: float
-    busy_us: float  # the time in which anything ran; gaps are the rest
-    kernels: int
-    gaps: int
+    whole_us: float  # with the operators that it calls
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
     """Where the time of a trace went, microseconds; each list has the largest first."""
 
+    work: list[WorkTime]  # kernels and copies where a device worked, else the host's operators
+    is_device: bool  # whether a device worked
     ranges: list[RangeTime]
-    kernels: list[WorkTime]
-    operators: list[WorkTime]
-    outside: WorkTime  # work launched in no range
-    device: DeviceTime | None  # the one that worked the most; None: none did
-    span_us: float = 0.0  # from the first event to the last
-    idle_us: float = 0.0  # no work ran: gaps on the device, or the host's time outside operators
+    span_us: float  # from the first event to the last
+    idle_us: float  # no work ran: gaps on the device, or the host's time outside operators
     launches: int = 0
     launch_us: float = 0.0  # that the host took for all of them
     steps: int | None = None  # None: the trace marks none
 
-    @property
-    def work(self) -> list[WorkTime]:
-        """What worked: kernels and copies where a device did, else the host's operators."""
-        return self.operators if self.device is None else self.kernels
+
+@contextmanager
+def traced(device: str, path: str) -> Iterator[None]:
+    """Leave a trace by the torch profiler of what runs inside."""
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if device.startswith("cuda"):
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as profiler:
+        yield
+    profiler.export_chrome_trace(path)
 
 
 def read_traces(path: Path) -> list[TraceSummary]:
@@ -129,24 +116,16 @@ def read_traces(path: Path) -> list[TraceSummary]:
         files = [one for one in (path, gzipped) if one.is_file()]
     if not files:
         raise MeasurementFailed("it left no trace at $KVTRAIL_TRACE.")
-    return [require_work(read_trace(one)) for one in files]
-
-
-def require_work(summary: TraceSummary) -> TraceSummary:
-    """The summary, in which something must have worked; else MeasurementFailed."""
-    if not summary.work:
-        raise MeasurementFailed(
-            "the trace holds no kernel, copy or operator: events of the categories kernel, "
-            "gpu_memcpy, gpu_memset and cpu_op."
-        )
-    if summary.span_us < _SHORTEST_US:
-        raise MeasurementFailed("no event of the trace takes any time.")
-    return summary
-
-
-def read_trace(path: Path) -> TraceSummary:
-    """The summary of a trace, gzipped or plain."""
-    return summarize_trace(read_events(path))
+    summaries = [summarize_trace(read_events(one)) for one in files]
+    for summary in summaries:
+        if not summary.work:
+            raise MeasurementFailed(
+                "the trace holds no kernel, copy or operator: events of the categories kernel, "
+                "gpu_memcpy, gpu_memset and cpu_op."
+            )
+        if summary.span_us < _SHORTEST_US:
+            raise MeasurementFailed("no event of the trace takes any time.")
+    return summaries
 
 
 def read_events(path: Path) -> list[Event]:
@@ -179,7 +158,7 @@ def summarize_trace(events: Iterable[Event]) -> TraceSummary:
     by_category: dict[object, list[Event]] = defaultdict(list)
     for event in events:
         by_category[event.cat].append(event)
-    noted, operators = by_category["user_annotation"], by_category["cpu_op"]
+    noted = by_category["user_annotation"]
     kernels = [event for category in DEVICE_CATEGORIES for event in by_category[category]]
     launching = [event for category in _LAUNCHING for event in by_category[category]]
     launches = [event for event in launching if _LAUNCH.match(event.name)]
@@ -187,20 +166,15 @@ def summarize_trace(events: Iterable[Event]) -> TraceSummary:
     marks = [event for event in noted if _STEP.fullmatch(event.name)] or [
         event for one in by_category.values() for event in one if _STEP.fullmatch(event.name)
     ]
-    opened = [event for event in noted if event.name in RANGES]
-    ranges, where, outside = _ranges(opened, launching, kernels)
-    device, host = _busiest(kernels), _busiest(operators)
-    work = device or host
-    every = [*marks, *(kernels or operators), *launches]
+    work = kernels or by_category["cpu_op"]
+    every = [*marks, *work, *launches]
     span = max(one.end for one in every) - min(one.ts for one in every) if every else 0.0
     return TraceSummary(
-        ranges,
-        [replace(one, ranges=where.get(one.name, ())) for one in _work(kernels)],
-        _work(operators, is_nested=True),
-        outside,
-        device,
+        _work(work, is_nested=not kernels),
+        bool(kernels),
+        _ranges([one for one in noted if not _STEP.fullmatch(one.name)], launching, kernels),
         span_us=span,
-        idle_us=max(0.0, span - work.busy_us) if work else 0.0,
+        idle_us=max(0.0, span - _busy_us(work)) if work else 0.0,
         launches=len(launches),
         launch_us=sum(event.dur for event in launches),
         steps=len(marks) or None,
@@ -209,30 +183,25 @@ def summarize_trace(events: Iterable[Event]) -> TraceSummary:
 
 def _ranges(
     opened: Sequence[Event], launching: Sequence[Event], kernels: Sequence[Event]
-) -> tuple[list[RangeTime], dict[str, tuple[str, ...]], WorkTime]:
-    """Times of the ranges, the innermost ones of each kernel, and the work in no range."""
-    of_launches: dict[object, list[str]] = {
-        event.args.correlation: [one.name for one in around] or [_OUTSIDE]
+) -> list[RangeTime]:
+    """A kernel belongs to the ranges that were open on the host when it was launched.
+
+    A replayed CUDA graph launches all its kernels at once, outside every range that was open when
+    it was captured.
+    """
+    launched_in: dict[_Word, set[str]] = {
+        event.args.correlation: {one.name for one in around}
         for event, around in _nested(opened, launching)
         if event.args.correlation is not None
     }
-    launched: dict[str, list[float]] = defaultdict(list)
-    innermost: dict[str, set[str]] = defaultdict(set)
+    device_us: dict[str, float] = defaultdict(float)
     for event in kernels:
-        names = of_launches.get(event.args.correlation, [_OUTSIDE])
-        for name in set(names):
-            launched[name].append(event.dur)
-        innermost[event.name].update({names[-1]} - {_OUTSIDE})
-    on_host = {one.name: one for one in _work(opened)}
+        for name in launched_in.get(event.args.correlation, ()):
+            device_us[name] += event.dur
     ranges = [
-        RangeTime(name, one.calls, one.total_us, sum(launched[name]), len(launched[name]))
-        for name, one in on_host.items()
+        RangeTime(one.name, one.calls, one.whole_us, device_us[one.name]) for one in _work(opened)
     ]
-    return (
-        sorted(ranges, key=lambda one: (-one.device_us, -one.host_us)),
-        {name: tuple(sorted(one, key=RANGES.index)) for name, one in innermost.items()},
-        WorkTime(_OUTSIDE, len(launched[_OUTSIDE]), sum(launched[_OUTSIDE])),
-    )
+    return sorted(ranges, key=lambda one: (-one.device_us, -one.host_us))
 
 
 def _nested(
@@ -252,23 +221,19 @@ def _nested(
             stack.append(event)
 
 
-def _busiest(work: Sequence[Event]) -> DeviceTime | None:
-    """The time of the device, or process, that worked the most; None without work."""
-    places: dict[object, list[Event]] = defaultdict(list)
+def _busy_us(work: Sequence[Event]) -> float:
+    """The time in which anything ran on the device, or in the process, that worked the most."""
+    places: dict[object, list[tuple[float, float]]] = defaultdict(list)
     for event in work:
-        places[event.pid].append(event)
-    return max(map(_busy, places.values()), key=lambda one: one.busy_us, default=None)
-
-
-def _busy(work: Sequence[Event]) -> DeviceTime:
-    first, *others = sorted((event.ts, event.end) for event in work)
-    begun, reached = first
-    busy, gaps = reached - begun, 0
-    for start, end in others:
-        gaps += start > reached
-        busy += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return DeviceTime(reached - begun, busy, len(work), gaps)
+        places[event.pid].append((event.ts, event.end))
+    most = 0.0
+    for spans in places.values():
+        busy, reached = 0.0, -_LONGEST
+        for start, end in sorted(spans):
+            busy += max(0.0, end - max(start, reached))
+            reached = max(reached, end)
+        most = max(most, busy)
+    return most
 
 
 def _work(events: Sequence[Event], *, is_nested: bool = False) -> list[WorkTime]:
@@ -285,3 +250,19 @@ def _work(events: Sequence[Event], *, is_nested: bool = False) -> list[WorkTime]
         for name, one in spent.items()
     ]
     return sorted(work, key=lambda one: -one.total_us)
+
+
+def short_kernel_name(name: str, width: int) -> str:
+    """The name of a kernel in at most `width` columns.
+
+    A C++ name loses its namespaces, parameter lists and lambdas; any name that is still too long
+    loses its middle.
+    """
+    if "::" in name or name.startswith("void "):
+        name = name.replace("(anonymous namespace)::", "")
+        # The innermost first: parameter lists hold parameter lists.
+        while (without := _ARGUMENTS.sub("", name)) != name:
+            name = without
+        name = _NAMESPACE.sub("", _LAMBDA.sub("", name))
+    tail = width // 3
+    return name if len(name) <= width else f"{name[: width - tail - 1]}…{name[-tail:]}"

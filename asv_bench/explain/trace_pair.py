@@ -23,7 +23,6 @@ LEAST_PART = 0.005
 from what takes at least so much of a trace."""
 _PACE_NAMES, _PACE_BEYOND_NOISE, _LEAST_PACE = 5, 12.0, 0.02
 """From so many names a pace is told; the ends' differ by so many standard errors, and so much."""
-HOST = "host outside operators"
 _MESSENGER = re.compile(r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.I)
 
 Trace: TypeAlias = Sequence[TraceSummary]
@@ -48,7 +47,7 @@ class TracePair:
         parts = [part for trace in traces for part in trace]
         self._bases = len(base)
         self.unit = "step" if all(part.steps for part in parts) else "trace"
-        self.is_device = any(part.device for part in parts)
+        self.is_device = any(part.is_device for part in parts)
         works = [_work(trace) for trace in traces]
         self._names = list(dict.fromkeys(name for work in works for name in work))
         table = [[work.get(name, np.zeros(3)) for work in works] for name in self._names]
@@ -63,6 +62,10 @@ class TracePair:
             self._each = self._own / self._calls  # not a number where there is no call
             self._launch = np.nan_to_num(launching / self._launches)
         self._scatter = self._typical_scatter()
+        self._pace_differs = self._differ(
+            self._pace, _LEAST_PACE, beyond=_PACE_BEYOND_NOISE, scatter=0.0
+        )
+        self._end_paces: Pair = self._mean(self._pace) if self._pace_differs else (1.0, 1.0)
 
     @property
     def base_us(self) -> float:
@@ -104,8 +107,7 @@ class TracePair:
         before, after = map(float, sides)
         part = float((after - before) * each / self._mean(self._span)[0])
         more = {"part": part, "on_gpu": self.is_device, **more}
-        each = float(each)
-        return Clue.of_figures(Source.TRACE, name, what, (before, after), text, each, **more)
+        return Clue.of_figures(Source.TRACE, name, what, (before, after), text, float(each), **more)
 
     def _count(self, row: int) -> Iterator[Clue]:
         """A kernel or operator that one end calls more often."""
@@ -133,7 +135,7 @@ class TracePair:
             name, before = self._names[other], self._names[old]
             times = np.hstack([self._sides(self._each[old])[0], self._sides(self._each[other])[1]])
             sides = self._mean(times)
-            text = f"{name} runs in place of {before}: a call takes {moved(sides)}"
+            text = f"{name} runs in place of {before}: a call takes {_moved(sides)}"
             leans = {} if self._differ(times) else {"leaning": 0}
             yield self._clue(name, "µs a call", sides, calls, text, also=(before,), **leans)
 
@@ -146,11 +148,12 @@ class TracePair:
 
     def _around(self) -> list[Clue]:
         """Time in which nothing ran, and what a launch costs the host."""
+        name = "host outside operators"
         words = "the host spends", f" a {self.unit} outside operators: Python, not operators"
         if self.is_device:
+            name = "gaps between device work"
             why = f" a {self.unit}: the device waits for the host"
             words = "gaps between kernels and copies take", why
-        name = "gaps between device work" if self.is_device else HOST
         idle = self._timed(name, self.unit, (self._idle, np.ones_like(self._idle)), words)
         name, words = "launch on the host", ("the host takes", " for a launch")
         times = self._launch, self._launches
@@ -170,7 +173,7 @@ class TracePair:
         if not often or not self._differ(times[0], least / often):
             return []
         sides = self._mean(times[0])
-        text = f"{words[0]} {moved(sides)}{words[1]}"
+        text = f"{words[0]} {_moved(sides)}{words[1]}"
         return [self._clue(name, f"µs a {unit}", sides, often, text, is_exact=False, **more)]
 
     def _of_everything(self) -> Clue:
@@ -179,7 +182,7 @@ class TracePair:
         busy = self._mean(self._own.sum(axis=0))[0]
         part = float((paces[1] - paces[0]) * busy / self.base_us)
         text = (
-            f"a call of any {kind} takes {moved(paces, '')} of the mean: not one {kind} but "
+            f"a call of any {kind} takes {_moved(paces, '')} of the mean: not one {kind} but "
             f"clocks, threads, or how everything was built"
         )
         more = {"is_exact": False, "part": part}
@@ -192,14 +195,6 @@ class TracePair:
             return np.ones_like(self._spans)
         each = own[is_large] / self._calls[is_large]
         return np.asarray(np.median(each / each.mean(axis=1, keepdims=True), axis=0))
-
-    @property
-    def _pace_differs(self) -> bool:
-        return self._differ(self._pace, _LEAST_PACE, beyond=_PACE_BEYOND_NOISE, scatter=0.0)
-
-    @property
-    def _end_paces(self) -> Pair:
-        return self._mean(self._pace) if self._pace_differs else (1.0, 1.0)
 
     def _sides(self, figures: Figures) -> tuple[Figures, Figures]:
         return figures[..., : self._bases], figures[..., self._bases :]
@@ -265,7 +260,7 @@ def _work(trace: Trace) -> dict[str, Figures]:
     return found
 
 
-def moved(times: Pair, unit: str = " µs") -> str:
+def _moved(times: Pair, unit: str = " µs") -> str:
     """Two times in words."""
     before, after = times
     change = f" ({100 * (after / before - 1):+.0f} %)" if before else ""
@@ -282,11 +277,10 @@ def _with_callees(called: Sequence[Clue]) -> Iterator[Clue]:
         groups.setdefault(one.change, []).append(one)
     for first, *others in groups.values():
         names = tuple(one.name for one in others)
-        shown = first_of(names, 3)
         group = (first, *others)
         yield replace(
             first,
-            sentence=f"{first.sentence}, and with it {shown}" if others else first.sentence,
+            sentence=first.sentence + (f", and with it {first_of(names, 3)}" if others else ""),
             also=names,
             cost_us=sum(one.cost_us or 0.0 for one in group),
             part=sum(one.part or 0.0 for one in group),

@@ -39,31 +39,25 @@ def why(
     # They are hints beside the verdict, which stands without them.
     with suppress(BenchError):
         files = files_between(base.hash, head.hash, subject)
-        found += files.sentences(_FILES) if files else []
+        found += list(files.sentences(_FILES))[: 2 if has_commits else 1] if files else []
     with suppress(BenchError):
-        found += _counted(subject, base, head, sign)
+        found += _counted(subject, base, head, sign) if subject.has_engine else []
     if base.hash in cells and head.hash in cells:
         clues = cell_clues(cells[base.hash], cells[head.hash])
         found += [f"Besides, {one.sentence}." for one in clues if one.source is Source.VARIABLES]
-    if not has_commits:
-        found = [one for one in found if " between: " not in one]
     ends = shlex.join(words_without_secrets([base.short, head.short, *options]))
     return [*found, f"Why: kvtrail explain {ends}"]
 
 
 def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -> Iterator[str]:
     """Exact counts of kvtrail's engine that lean the way the time does."""
-    if not subject.has_engine:
-        return
     # Not at the top: whoever measures something else has no need of them.
     from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends
     from asv_bench.explain.explanation import Explanation
 
     is_gpu = not set(subject.devices) & set(NO_GPU)
-    counted = count_ends(
-        *(engine_of(subject, end.hash) for end in (base, head)),
-        paths=GPU_PATHS if is_gpu else CPU_PATHS,
-    )
+    paths = GPU_PATHS if is_gpu else CPU_PATHS
+    counted = count_ends(*(engine_of(subject, end.hash) for end in (base, head)), paths=paths)
     stand_in = counted.stand_in(subject.models)
     leaning = [one for one in counted.clues if one.leaning == sign]
     for one in Explanation(base, head, is_gpu, clues=leaning).causes[:_COUNTED]:

@@ -7,35 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asv_bench.errors import Refused
+
+if TYPE_CHECKING:
+    from engine.models.spec import DecoderSpec
 
 BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
-class ModelConfig(Protocol):
-    """The sizes of a decoder that decide how many bytes a step reads."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def num_layers(self) -> int: ...
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def num_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def inner_size(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GPT2Shape:
-    """Sizes of the GPT-2 that the anchors were measured on (124M parameters)."""
+    """Sizes of the GPT-2 that the anchors were measured on (124M parameters), and its parts.
+
+    Names are those of `engine.models.spec.DecoderSpec`. Engines of older commits know GPT-2 alone,
+    and their configs do not say what layers are made of.
+    """
 
     vocab_size: int = 50257
     num_layers: int = 12
@@ -44,23 +32,21 @@ class GPT2Shape:
     head_dim: int = 64
     hidden_size: int = 768
     inner_size: int = 3072
+    rotary: None = None
+    norm: str = "layer"
+    is_gated: bool = False
+    qk_norm: bool = False
+    attention_in_bias: bool = True
+    attention_out_bias: bool = True
+    feed_forward_bias: bool = True
 
 
-_GPT2_PARTS: dict[str, Any] = {
-    "rotary": None,
-    "norm": "layer",
-    "is_gated": False,
-    "qk_norm": False,
-    "attention_in_bias": True,
-    "attention_out_bias": True,
-    "feed_forward_bias": True,
-}
-"""What a config is made of that does not say so: engines of older commits know GPT-2 alone."""
-
-
-def model_parts(config: ModelConfig) -> dict[str, Any]:
-    """What the config's layers are made of, as `engine.models.spec.DecoderSpec` says it."""
-    return {name: getattr(config, name, part) for name, part in _GPT2_PARTS.items()}
+_SIZES = (
+    *("vocab_size", "num_layers", "num_heads", "num_kv_heads"),
+    *("head_dim", "hidden_size", "inner_size"),
+)
+ModelConfig: TypeAlias = "DecoderSpec | GPT2Shape"
+"""What decides how many bytes a step reads."""
 
 
 class Role(StrEnum):
@@ -109,29 +95,25 @@ def step_traffic(
     joins_attention: bool = False,
 ) -> dict[Role, RoleTraffic]:
     """Bytes that each role must move in a decode step of a decoder, in the order of `Role`."""
-    parts = model_parts(config)
-    norm = 2 if parts["norm"] == "layer" else 1
+
+    def has(part: str) -> Any:
+        return getattr(config, part, getattr(GPT2Shape, part))
+
+    norm = 2 if has("norm") == "layer" else 1
     size, rows, layers = element_bytes(dtype), batch_size, config.num_layers
     hidden, inner = config.hidden_size, config.inner_size
     query = config.num_heads * config.head_dim
     key_value = 2 * config.num_kv_heads * config.head_dim
 
-    def linear(
-        n: int, k: int, *, bias: bool, has_norm: bool, adds_residual: bool, gates: int = 1
-    ) -> RoleTraffic:
-        weights = gates * n * (k + bias) + (norm * k if has_norm else 0)
-        activations = rows * (k + n + (n if adds_residual else 0))
+    def linear(n: int, k: int, bias: bool, *, norms: int = 0, gates: int = 1) -> RoleTraffic:
+        """A map from k to n: behind a norm, or else added to the residual stream."""
+        weights = gates * n * (k + bias) + norms * k
+        activations = rows * (k + (n if norms else 2 * n))
         return RoleTraffic(size * layers * weights, 0.0, size * layers * activations)
 
     cached = size * layers * rows * context * key_value
-    head_norms = size * layers * parts["qk_norm"] * 2 * config.head_dim
-    project = linear(
-        query + key_value,
-        hidden,
-        bias=parts["attention_in_bias"],
-        has_norm=True,
-        adds_residual=False,
-    )
+    head_norms = size * layers * has("qk_norm") * 2 * config.head_dim
+    project = linear(query + key_value, hidden, has("attention_in_bias"), norms=norm)
     if joins_attention:
         activations = size * layers * rows * (hidden + query)
         weights = project.weights + head_norms
@@ -143,28 +125,16 @@ def step_traffic(
             Role.ATTENTION: RoleTraffic(head_norms, cached, activations),
         }
     # Of each embedding, also that of learned positions, a row; and one of the residual stream.
-    embedded = 3 if parts["rotary"] is None else 2
-    feed_forward_bias = parts["feed_forward_bias"]
+    embedded = 3 if has("rotary") is None else 2
+    bias, gates = has("feed_forward_bias"), 2 if has("is_gated") else 1
+    head = config.vocab_size * hidden + norm * hidden
     return {
         Role.EMBED: RoleTraffic(0.0, 0.0, size * rows * embedded * hidden),
         **attention,
-        Role.ATTENTION_OUT: linear(
-            hidden, query, bias=parts["attention_out_bias"], has_norm=False, adds_residual=True
-        ),
-        Role.FEED_FORWARD_IN: linear(
-            inner,
-            hidden,
-            bias=feed_forward_bias,
-            has_norm=True,
-            adds_residual=False,
-            gates=2 if parts["is_gated"] else 1,
-        ),
-        Role.FEED_FORWARD_OUT: linear(
-            hidden, inner, bias=feed_forward_bias, has_norm=False, adds_residual=True
-        ),
-        Role.HEAD: RoleTraffic(
-            size * (config.vocab_size * hidden + norm * hidden), 0.0, size * rows * hidden
-        ),
+        Role.ATTENTION_OUT: linear(hidden, query, has("attention_out_bias")),
+        Role.FEED_FORWARD_IN: linear(inner, hidden, bias, norms=norm, gates=gates),
+        Role.FEED_FORWARD_OUT: linear(hidden, inner, bias),
+        Role.HEAD: RoleTraffic(size * head, 0.0, size * rows * hidden),
         Role.PICK: RoleTraffic(0.0, 0.0, rows * _ROW_STATE_BYTES),
     }
 
@@ -188,4 +158,4 @@ def element_bytes(dtype: str) -> int:
 
 def describe(config: ModelConfig) -> dict[str, Any]:
     """The sizes as JSON-ready values."""
-    return {name: getattr(config, name) for name in GPT2Shape.__slots__}
+    return {name: getattr(config, name) for name in _SIZES}

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
+
 from asv_bench.git.repository import short
 from asv_bench.history.histories import Histories
 from asv_bench.output.stored_json import UnreadableFile, read_stored
@@ -122,12 +124,9 @@ def _peers(content: dict[str, Any]) -> list[Table]:
 
 
 def _roofline(content: dict[str, Any]) -> list[Table]:
-    from asv_bench.lab.roofline.roofline import Roofline, RooflineRow, roofline_table
+    from asv_bench.lab.roofline import Roofline, roofline_table
 
-    results = [
-        Roofline(**{**one, "rows": [RooflineRow(**row) for row in one["rows"]]})
-        for one in content["results"]["rooflines"]
-    ]
+    results = msgspec.convert(content["results"]["rooflines"], list[Roofline])
     return [roofline_table(one) for one in results]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asv_bench.explain.profile_child import traced
+from asv_bench.explain.trace import traced
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import describe
 from asv_bench.process.environment import TRIAL_VARIABLE

@@ -420,6 +420,13 @@ class DeclaredSubject:
         """What names the models that lives run on kvtrail's engine."""
         return ()
 
+    def decoded(self, metric: str) -> tuple[str, str | None]:
+        """The workload and the model that kvtrail's engine runs for a metric, if it does.
+
+        Without a workload of the metric's own it is `scheduler`, and the model the device's.
+        """
+        return "scheduler", None
+
     def sentence(self) -> str:
         """What is measured and where, for the user to check."""
         names = ", ".join(metric.name for metric in self._metrics)

@@ -93,6 +93,10 @@ class EngineRuns(EngineSubject):
     def models(self) -> Sequence[str]:
         return [self.model]
 
+    def decoded(self, metric: str) -> tuple[str, str | None]:
+        """See `DeclaredSubject`."""
+        return self.workload.name, self.model
+
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """Choose metrics; without patterns the step time alone is compared."""
         super().choose(patterns or ("^step_ms$",), devices)

@@ -49,6 +49,7 @@ from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject import Metric, Work
 from asv_bench.subjects.subject_file import SubjectTable, SubjectText
 from asv_bench.words import first_of
+from asv_bench.workloads.named import WORKLOADS
 
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
 """The figure that this project is about."""
@@ -153,6 +154,11 @@ class OwnSuite(EngineSubject):
     @property
     def models(self) -> Sequence[str]:
         return [entry.name for entry in self.entries]
+
+    def decoded(self, metric: str) -> tuple[str, str | None]:
+        """See `DeclaredSubject`: modules of benchmarks are called as workloads are."""
+        module = metric.partition(".")[0]
+        return module if module in WORKLOADS else "scheduler", None
 
     def described(self) -> dict[str, dict[str, Any]]:
         return {one["name"]: one for one in self._descriptions}

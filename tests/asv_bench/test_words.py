@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from asv_bench.cli.headline import process_contradictions as in_headline
-from asv_bench.explain.profile_child import Decoded
-from asv_bench.explain.profile_tables import contradictions as in_profile
-from asv_bench.explain.profile_tables import short_kernel_name
-from asv_bench.explain.trace import DeviceTime, RangeTime, TraceSummary, WorkTime
-from asv_bench.explain.traced import Traced
+from asv_bench.explain.trace import short_kernel_name
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.history_session import process_contradictions as in_asv
 from asv_bench.words import first_of, processes_apart
@@ -52,26 +48,6 @@ def test_processes_that_disagree_are_named_whoever_ran_them() -> None:
     assert in_headline([row(1.0), row(1.1)]) == []
     (sentence,) = in_headline([row(1.3), row(54.0)])
     assert "the step of wide is 1.3 to 54 ms" in sentence
-
-
-@pytest.mark.parametrize(
-    ("step_us", "forward_us", "device_us", "said"),
-    [
-        (1300.0, 76_000.0, None, "the range forward takes 76,000.0 µs"),
-        (1300.0, 1500.0, None, ""),
-        (300.0, 76_000.0, 290.0, ""),
-        (300.0, 10.0, 9000.0, "a kernel or copy is running takes 9,000.0 µs"),
-    ],
-)
-def test_a_range_longer_than_its_step_or_its_device_is_named(
-    step_us: float, forward_us: float, device_us: float | None, said: str
-) -> None:
-    device = None if device_us is None else DeviceTime(4 * device_us, 4 * device_us, 8, 0)
-    ranges = [RangeTime("forward", 4, 4 * forward_us), RangeTime("attention", 8, 10.0)]
-    summary = TraceSummary(ranges, [], [], WorkTime("outside", 0, 0.0), device)
-    found = in_profile(Traced(Decoded(4, "eager", step_us), summary))
-    assert bool(found) == bool(said)
-    assert said in "".join(found)
 
 
 @pytest.mark.parametrize(

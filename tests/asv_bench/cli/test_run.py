@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from asv_bench.__main__ import main
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import MeasurementFailed
-from asv_bench.explain.trace import read_trace
+from asv_bench.explain.trace import read_traces
 from asv_bench.output.record import REPOSITORY
 from asv_bench.run.flags import RunFlags
 from asv_bench.run.measure import Measurement
@@ -190,7 +190,7 @@ def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     (trace,) = tmp_path.glob("*.trace.json.gz")
-    summary = read_trace(trace)
+    [summary] = read_traces(trace)
     assert {"schedule", "forward", "sampling"} <= {entry.name for entry in summary.ranges}
     assert len(json.loads((tmp_path / "run.json").read_text())["samples"]) == 1
 

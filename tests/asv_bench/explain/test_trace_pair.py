@@ -9,7 +9,7 @@ import pytest
 
 from asv_bench.explain.clue import Clue
 from asv_bench.explain.effect import Effect
-from asv_bench.explain.trace import DeviceTime, Event, TraceSummary, WorkTime, summarize_trace
+from asv_bench.explain.trace import Event, TraceSummary, WorkTime, summarize_trace
 from asv_bench.explain.trace_pair import TracePair
 from tests.explanations import explanation_of, slower
 
@@ -19,11 +19,9 @@ TRACES = 3
 
 def step_of(work: dict[str, tuple[int, float]], gaps: float = 0.0) -> TraceSummary:
     """A trace of one step on a device: calls and microseconds of its kernels, and its gaps."""
-    kernels = [WorkTime(name, calls, us, (), us) for name, (calls, us) in work.items()]
+    kernels = [WorkTime(name, calls, us, us) for name, (calls, us) in work.items()]
     busy = sum(one.total_us for one in kernels)
-    device = DeviceTime(busy + gaps, busy, len(kernels), 1)
-    outside = WorkTime("outside", 0, 0.0)
-    return TraceSummary([], kernels, [], outside, device, busy + gaps, gaps, steps=1)
+    return TraceSummary(kernels, True, [], busy + gaps, gaps, steps=1)
 
 
 def pair_of(base: list[TraceSummary], head: list[TraceSummary]) -> TracePair:
@@ -82,7 +80,7 @@ def test_a_machine_slower_by_the_same_everywhere_is_one_difference() -> None:
     machine = Machine(3, pace=0.002)
     base, head = ([machine.trace() for _ in range(TRACES)] for _ in range(2))
     slower = [
-        step_of({one.name: (one.calls, 1.3 * one.total_us) for one in trace.kernels}, trace.idle_us)
+        step_of({one.name: (one.calls, 1.3 * one.total_us) for one in trace.work}, trace.idle_us)
         for trace in head
     ]
     found = named(pair_of(base, slower))
@@ -135,7 +133,7 @@ def test_operators_are_told_with_those_that_they_call_and_the_host_beside_them()
     head = [*base[:1], *extra, event("ProfilerStep#3", 0, 120, "user_annotation")]
     before, after = summarize_trace(base), summarize_trace(head)
     assert (before.span_us, before.idle_us, after.idle_us) == (100, 50, 50)
-    assert WorkTime("aten::clone", 1, 5, (), 20) in after.operators
+    assert WorkTime("aten::clone", 1, 5, 20) in after.work
     (one,) = pair_of(3 * [before], 3 * [after]).clues()
     assert one.sentence == (
         "aten::clone is called 1 more time (0 → 1) a step, and with it aten::copy_"

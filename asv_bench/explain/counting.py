@@ -1,6 +1,6 @@
 """The process that counts what the engine of one end does, and compiles its kernels.
 
-Run as `python -P -m asv_bench.explain.count_child '{"folder": ...}'` with the end's engine first on
+Run as `python -P -m asv_bench.explain.counting '{"folder": ...}'` with the end's engine first on
 the search path; it prints its answer as JSON.
 """
 
@@ -11,7 +11,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -49,7 +49,6 @@ class Counts(msgspec.Struct):
     paths: dict[str, dict[str, dict[str, float]]] = {}
     kernels: dict[str, str] = {}  # a hash of what is compiled, by the kernel's name
     figures: dict[str, dict[str, Any]] = {}  # of compiled kernels
-    layers: int = 0  # of the model; 0: the engine does not tell
     failures: dict[str, str] = {}
 
 
@@ -61,10 +60,6 @@ def count(task: CountTask) -> Counts:
     if not Path(str(engine.__file__)).is_relative_to(task.folder):
         counts.failures["engine"] = "it has no engine to import"
         return counts
-    with suppress(Exception):  # engines of other ages hold their models elsewhere
-        from engine.models.registry import RANDOM_CONFIGS
-
-        counts.layers = RANDOM_CONFIGS[task.model.partition(":")[2]].num_layers
     for name in task.paths:
         with _noted(counts, name):
             counts.paths[name] = _path_counts(name, task)
@@ -104,7 +99,7 @@ def _path_counts(name: str, task: CountTask) -> dict[str, dict[str, float]]:
                 "new bytes": ledger.new_bytes,
             },
         }
-        with engine_lines(task.folder) as lines:
+        with _engine_lines(task.folder) as lines:
             run_steps(engine, BATCH, BLOCK_SIZE)
     found["lines"] = lines
     return {
@@ -114,7 +109,7 @@ def _path_counts(name: str, task: CountTask) -> dict[str, dict[str, float]]:
 
 
 @contextmanager
-def engine_lines(folder: str) -> Iterator[Counter[str]]:
+def _engine_lines(folder: str) -> Iterator[Counter[str]]:
     """Lines that are run inside, by the function of the packages in a folder that holds them.
 
     A function that moved to another file is the same function.

@@ -1,0 +1,228 @@
+"""Windows of decode steps, traced by the torch profiler in a process of their own.
+
+Such a process runs `python -m asv_bench.explain.window '{"workload": ...}'`, with the engine to
+look into first on its search path, and prints what it decoded as JSON.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from asv_bench.errors import MeasurementFailed
+from asv_bench.explain.trace import TraceSummary, read_traces, traced
+from asv_bench.output.record import REPOSITORY
+from asv_bench.process.environment import borrowed_paths, search_path
+from asv_bench.process.run_apart import last_words, run_apart
+from asv_bench.run.settings import NVTX_VARIABLE
+from asv_bench.workloads.drive import run_requests
+from asv_bench.workloads.named import Workload, workload_named
+
+if TYPE_CHECKING:
+    from engine import Engine
+
+WARM_UP_TOKENS = 8
+_MARGIN = 8
+"""Tokens that a request has beyond the window: some before its first step, some in flight after."""
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What to decode under a profiler: a named workload, in full or scaled down."""
+
+    workload: str
+    quick: bool
+    model: str
+    device: str
+    dtype: str = "auto"
+    decode: str = "auto"
+    steps: int
+    trace: str = ""  # where the trace goes
+    skip: int = 0  # steps of the full batch before the window, so that its contexts are longer
+
+    def shape(self) -> Workload:
+        """The workload as it is to be run."""
+        workload = workload_named(self.workload)
+        return workload.quick() if self.quick else workload
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A decoded window."""
+
+    steps: int
+    decode: str
+    step_us: float  # of a step without a profiler, on as many steps before the window
+    # Mean tokens attended to in the last step; None: the requests ended with the window.
+    last_context: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A window as the torch profiler saw it."""
+
+    decoded: Decoded
+    summary: TraceSummary
+    path: Path = Path()
+
+    def to_json(self) -> dict[str, Any]:
+        """The window and its summary as JSON-ready values."""
+        return {
+            "file": self.path.name,
+            "window": asdict(self.decoded),
+            "summary": asdict(self.summary),
+        }
+
+
+def torch_traces(window: Window, directory: Path) -> list[Traced]:
+    """Chrome traces by the torch profiler, the one with ranges first.
+
+    The kernels of a replayed graph lie in no range. If the engine decodes by graphs, one window is
+    therefore decoded kernel by kernel, for the ranges, and another one as the engine really runs,
+    without ranges. Otherwise one window serves for both.
+    """
+    path = directory / "torch.trace.json.gz"
+    if not window.device.startswith("cuda") or window.decode == "eager":
+        return [torch_trace(window, path, ranges=True)]
+    by_kernel = replace(window, decode="eager")
+    return [
+        torch_trace(by_kernel, directory / "torch-eager.trace.json.gz", ranges=True),
+        torch_trace(window, path),
+    ]
+
+
+def torch_trace(
+    window: Window,
+    path: Path,
+    *,
+    ranges: bool = False,
+    folder: Path = REPOSITORY,
+    variables: Mapping[str, str] = _NOTHING,
+) -> Traced:
+    """A window of the engine in a folder, traced by the torch profiler.
+
+    `ranges` turns the engine's NVTX ranges on. Raises MeasurementFailed if the process failed; the
+    sentence ends with what it said.
+    """
+    told = {NVTX_VARIABLE: str(int(ranges)), **variables}
+    try:
+        decoded = ask_engine(folder, replace(window, trace=str(path)), Decoded, told)
+    except MeasurementFailed as error:
+        raise MeasurementFailed(f"the profiled process failed:\n{error}") from None
+    [summary] = read_traces(path)
+    return Traced(decoded, replace(summary, steps=decoded.steps), path)
+
+
+def ask_engine(
+    folder: Path, task: object, answer: type[Answer], variables: Mapping[str, str]
+) -> Answer:
+    """What the module of a task makes of it, run with the engine that lies in a folder.
+
+    The folder comes first on the search path and the checkout last, so that today's ruler is found
+    and its engine is not.
+
+    Raises MeasurementFailed with the last words of a process that failed.
+    """
+    told = dict(variables)
+    told["PYTHONPATH"] = search_path([str(folder), *borrowed_paths(), str(REPOSITORY)])
+    asked = msgspec.json.encode(task).decode()
+    done = run_apart([sys.executable, "-P", "-m", type(task).__module__, asked], told)
+    if not done.returncode and done.stdout:
+        said = done.stdout.rstrip("\n").rpartition("\n")[2]
+        try:
+            return msgspec.json.decode(said, type=answer)
+        except msgspec.MsgspecError as error:
+            raise MeasurementFailed(f"it answered {said!r}: {error}") from None
+    raise MeasurementFailed(last_words(done.stdout + done.stderr))
+
+
+def decode_window(window: Window) -> Decoded:
+    """Decode the window, cut to half of the requests' steps so that the batch stays full.
+
+    The steps to skip are cut to what remains.
+    """
+    from engine import Engine, SamplingParams
+
+    workload = window.shape()
+    config = workload.engine_config(
+        window.model, device=window.device, dtype=window.dtype, decode=window.decode
+    )
+    engine = Engine(config)
+    prompts = workload.prompts(engine.model_config.vocab_size)
+    warm_up_tokens = min(WARM_UP_TOKENS, workload.new_tokens)
+    warm = SamplingParams(max_new_tokens=warm_up_tokens, ignore_eos=True)
+    run_requests(engine, prompts, [warm] * len(prompts))
+
+    steps = min(window.steps, max(1, workload.new_tokens // 2))
+    skip = max(0, min(window.skip, workload.new_tokens - steps - _MARGIN))
+    requests = _submit(engine, workload, prompts)
+    _decode(engine, skip)
+    started = time.perf_counter()
+    _decode(engine, steps)
+    step_us = 1e6 * (time.perf_counter() - started) / steps
+    for request in requests:
+        engine.abort(request)
+    while engine.has_unfinished:
+        engine.step()
+    requests = _submit(engine, workload, prompts)
+    _decode(engine, skip)
+    with traced(window.device, window.trace):
+        _decode(engine, steps)
+    prompt_lengths = dict(zip(requests, map(len, prompts), strict=True))
+    return Decoded(steps, engine.decode_mode, step_us, _last_context(engine, prompt_lengths))
+
+
+def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) -> list[int]:
+    """Submit all requests, step until all that fit in the batch decode, and return their ids."""
+    requests = [
+        engine.submit(prompt, workload.sampling_params(index))
+        for index, prompt in enumerate(prompts)
+    ]
+    decoding: set[int] = set()
+    while len(decoding) < workload.resident:
+        if not engine.has_unfinished:
+            raise MeasurementFailed(
+                f"the requests of {workload.name} ended before all of them were decoding; there "
+                f"is no window to profile."
+            )
+        decoding.update(event.request_id for event in engine.step() if event.index > 0)
+    _decode(engine, 0)
+    return requests
+
+
+def _decode(engine: Engine, steps: int) -> None:
+    """Decode steps and wait for the device."""
+    import torch
+
+    for _ in range(steps):
+        engine.step()
+    if engine.device.type == "cuda":
+        torch.cuda.synchronize(engine.device)
+
+
+def _last_context(engine: Engine, prompt_lengths: Mapping[int, int]) -> float | None:
+    """Mean tokens attended to in the last step, whose tokens may not have been read yet.
+
+    The next step reads them. The step that makes token t after a prompt of p tokens attends to
+    p + t tokens (`Workload.mean_context`).
+    """
+    events = engine.step() if engine.has_unfinished else []
+    # Of several tokens of a request the last counts.
+    newest = {event.request_id: event.index for event in sorted(events, key=lambda one: one.index)}
+    contexts = [prompt_lengths[request] + index for request, index in newest.items()]
+    return statistics.fmean(contexts) if contexts else None
+
+
+if __name__ == "__main__":
+    answer = decode_window(msgspec.json.decode(sys.argv[1], type=Window))
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")

@@ -1,1 +1,0 @@
-"""A decode step's kernels against the bandwidth of memory."""
