@@ -13,7 +13,7 @@ from asv_bench.git.repository import Commit
 def slower(effect: float = 0.1, *, verdict: str = "slower", is_on_gpu: bool = True) -> Effect:
     """A change of the time of a token that a comparison measured."""
     return Effect(
-        *("tpot_ms", "ms", verdict, effect, None, 6, 5.0),
+        *("tpot_ms", "ms", verdict, effect, None, 6),
         higher_is_better=False,
         is_on_gpu=is_on_gpu,
         machine="a machine",

@@ -170,7 +170,7 @@ class Explaining(Session):
         page = self._issue(
             found.headline() if self._effect is None else f"Why: {found.headline()}",
             # The causes come before the table that they are taken from.
-            "\n".join([f"{versus}\n", *map(_in_markdown, answer)]),
+            "\n\n".join([versus, *map(inline, answer)]),
             [found.table(None)] if found.clues else [],
             [*found.context(_ON_PAGE), *found.notes],
             lasting_names(self._ends),
@@ -180,9 +180,3 @@ class Explaining(Session):
 
     def results(self) -> dict[str, Any]:
         return {} if self._ending else self._found.to_json()
-
-
-def _in_markdown(line: str) -> str:
-    """A line of the answer; its number stays a list's."""
-    place, dot, rest = line.partition(". ")
-    return f"{place}. {inline(rest)}" if place.isdigit() and dot else f"\n{inline(line)}"

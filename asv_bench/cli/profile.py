@@ -75,7 +75,14 @@ def run(
     files.show(_range_table(windows[0]), _work_table(windows[-1]))
     for traced in windows:
         console.print(f"trace: {traced.path}")
-    record.results["windows"] = [one.to_json() for one in windows]
+    record.results["windows"] = [
+        {
+            "file": one.path.name,
+            "window": asdict(one.decoded),
+            "summary": asdict(one.summary),
+        }
+        for one in windows
+    ]
     console.print(f"record: {record.write(files.record)}")
 
 

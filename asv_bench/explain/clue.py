@@ -66,6 +66,11 @@ class Clue:
         return round(after - before, 6)
 
     @property
+    def is_cell(self) -> bool:
+        """Whether it is of what an end runs with, and not of what it does."""
+        return self.source in (Source.VARIABLES, Source.PACKAGES)
+
+    @property
     def size_us(self) -> float:
         """What it costs, whichever end it costs that."""
         return abs(self.cost_us or 0.0)

@@ -31,7 +31,6 @@ class Effect:
     effect: float | None
     interval: tuple[float, float] | None
     pairs: int
-    base_value: float | None
     higher_is_better: bool
     is_on_gpu: bool  # whether a GPU was measured
     machine: str  # in words
@@ -41,14 +40,6 @@ class Effect:
     def sign(self) -> int:
         """1: the head is slower; -1: faster; 0: neither was shown."""
         return {Verdict.SLOWER: 1, Verdict.FASTER: -1}.get(Verdict(self.verdict), 0)
-
-    @property
-    def base_us(self) -> float | None:
-        """Microseconds of a step of the base, where the metric is the time of a step."""
-        factor = {"ms": 1e3, "seconds": 1e6}.get(self.unit)
-        if factor is None or self.base_value is None or "step" not in self.metric:
-            return None
-        return factor * self.base_value
 
     @property
     def cost(self) -> float | None:
@@ -121,7 +112,6 @@ def _read(path: Path, ends: tuple[str, str], subject: DeclaredSubject) -> Effect
             effect=most.get("effect"),
             interval=None if low_high is None else (low_high[0], low_high[1]),
             pairs=most.get("pairs_used", 0),
-            base_value=most.get("base_value"),
             higher_is_better=metric.better == "higher",
             is_on_gpu=is_on_gpu,
             machine=machine["gpu"] if is_on_gpu else f"{machine['cpu']}, {machine['cores']} cores",

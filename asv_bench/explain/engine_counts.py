@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,7 +15,6 @@ from asv_bench.explain.clue import Clue, Source, more_or_less, number
 from asv_bench.explain.counting import Counts, CountTask
 from asv_bench.explain.window import ask_engine
 from asv_bench.lab.step_counters import MODEL
-from asv_bench.words import first_of
 
 CPU_PATHS, GPU_PATHS = ("cpu",), ("graph", "fused", "plain")
 ALL_PATHS = (*CPU_PATHS, *GPU_PATHS)
@@ -42,7 +42,7 @@ _COMPILED = {
     "registers": (0.02, "takes {} a thread", "register"),
 }
 """Figures of compiled kernels: the same, and what is said of them."""
-_TILES_US, _CODE_US = 0.5, 0.1
+_CODE_US = 0.1
 
 Kernels: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Figures of compiled kernels, by the kernel's name."""
@@ -179,35 +179,16 @@ def figure_clues(base: Kernels, head: Kernels) -> Iterator[Clue]:
 
 def _function_clues(function: str, base: Kernels, head: Kernels) -> Iterator[Clue]:
     """What the variants of a function differ in, of each figure the variant with the most."""
-    if base.keys() != head.keys():
-        gone = first_of(sorted(base.keys() - head.keys()), _SHOWN)
-        new = first_of(sorted(head.keys() - base.keys()), _SHOWN)
-        text = f"{new or gone} is {'new' if new else 'no longer run'}"
-        text = f"runs with other tiles: {f'{new} in place of {gone}' if gone and new else text}"
-        found = _compiled(function, "tiles", (0, 1), text, _TILES_US, leaning=0)
-        yield replace(found, before=gone, after=new)
-    if not base or not head:
-        return
+    make = partial(Clue.of_figures, Source.KERNELS, function, on_gpu=True)
     is_told = False
-    for figure, (us, words, noun) in _COMPILED.items():
+    for figure, (us, words, noun) in _COMPILED.items() if base and head else ():
         most = [max((one[figure], name) for name, one in side.items()) for side in (base, head)]
         (before, _), (after, _) = most
         if before != after:
             text = words.format(more_or_less(before, after, noun, f"{noun}s"))
-            text += f", as in {max(most)[1]}"
-            yield _compiled(function, figure.replace("_", " "), (before, after), text, us)
+            text = f"{function} {text}, as in {max(most)[1]}"
+            yield make(figure.replace("_", " "), (before, after), text, us)
             is_told = True
-    both = base.keys() & head.keys()
-    other = [name for name in both if base[name]["cubin"] != head[name]["cubin"]]
-    if other and not is_told:
-        sides = tuple(sum(one["instructions"] for one in side.values()) for side in (base, head))
-        text = f"compiles to other machine code in {len(other)} of its variants"
-        more = {"leaning": 0, "cost_us": _CODE_US}
-        yield _compiled(function, "machine code", sides, text, 0.0, **more)
-
-
-def _compiled(
-    function: str, what: str, sides: Iterable[float], sentence: str, us: float, **more: Any
-) -> Clue:
-    text, more = f"{function} {sentence}", {"on_gpu": True, **more}
-    return Clue.of_figures(Source.KERNELS, function, what, sides, text, us, **more)
+    if base != head and not is_told:
+        text = f"{function} runs with other tiles or machine code"
+        yield make("variants", (len(base), len(head)), text, 0.0, leaning=0, cost_us=_CODE_US)

@@ -22,16 +22,15 @@ _MINOR, _FULLY, _BEYOND_WHOLE = 0.05, 0.8, 3.0
 all of it; and a cause of more than so many times the whole is said by itself."""
 _PYTHON = "lines a step"
 _PACKAGES, _ROWS = 6, 12
-_NAME, _VALUE = 44, 22
-_RUN_WITH = (Source.VARIABLES, Source.PACKAGES)
+_NAME = 44
 FILES = "files"
 """Looked at of all commits; that they differ is no cause by itself."""
 
 COLUMNS = (
     Column("name", "what differs", kind="text"),
     Column("figure", "figure", kind="data"),
-    Column("base", "base"),
-    Column("head", "head"),
+    Column("base", "base", kind="text"),
+    Column("head", "head", kind="text"),
     Column("cost_us", "costs", "µs", kind="data"),
     Column("part", "of the", "base", percent(1, signed=True)),
     Column("source", "seen in", kind="text"),
@@ -112,21 +111,16 @@ class Explanation:
             kind = 3
         else:
             kind = 4 if self._is_minor(clue) else 1
-        is_elsewhere = clue.source is not Source.TRACE and clue.on_gpu not in (
-            None,
-            self.is_here_gpu,
-        )
+        here = (None, self.is_here_gpu)
+        is_elsewhere = clue.source is not Source.TRACE and clue.on_gpu not in here
         is_other_way = clue.leaning < 0 and not self.sign
         return kind, is_elsewhere, is_other_way, -clue.size_us
 
     def _is_minor(self, clue: Clue) -> bool:
         """Whether a clue costs next to nothing of the change, as far as both are known."""
-        base_us = self.effect.base_us if self.effect is not None else None
-        if self.traces is not None:
-            base_us = self.traces.base_us
-        if base_us is None or not self.change:
+        if self.traces is None or not self.change:
             return False
-        return clue.size_us < _MINOR * abs(base_us * self.change)
+        return clue.size_us < _MINOR * abs(self.traces.base_us * self.change)
 
     def headline(self) -> str:
         """What is explained, in a line."""
@@ -163,15 +157,14 @@ class Explanation:
         return f": {percentage(one.part / self.change, 0)} of the change."
 
     def _nothing(self) -> str:
-        looked = _listed(self.looked_at)
+        text = "Nothing differs that was looked at"
         if self.is_without_change:
-            return f"There is no change to explain. Looked at: {looked}."
-        if self.clues:
-            return f"What differs does not explain the change. Looked at: {looked}."
-        others = [one for one in self.looked_at if one != FILES]
-        if self.files is not None and self.files.file_count and others:
-            return f"Nothing but files differs; looked at: {_listed(others)}."
-        return f"Nothing differs that was looked at: {looked}."
+            text = "There is no change to explain. Looked at"
+        elif self.clues:
+            text = "What differs does not explain the change. Looked at"
+        elif self.files is not None and self.files.file_count and self.looked_at != [FILES]:
+            text = "Nothing but files differs. Looked at"
+        return f"{text}: {_listed(self.looked_at)}."
 
     def context(self, shown: int = 4) -> list[str]:
         """So many files and commits between the ends, in sentences."""
@@ -179,12 +172,9 @@ class Explanation:
 
     def table(self, rows: int | None = _ROWS) -> Table:
         """At most so many clues: what was run with, then what costs the most, guesses last."""
-        traced = {one.name for one in self.clues if one.source is Source.TRACE}
-        # An operator that both counted is shown with the time that the trace has of it.
-        clues = [
-            one for one in self.clues if one.source is not Source.COUNTERS or one.name not in traced
-        ]
-        clues.sort(key=lambda one: (one.source not in _RUN_WITH, one.part is None, -one.size_us))
+        clues = sorted(
+            self.clues, key=lambda one: (not one.is_cell, one.part is None, -one.size_us)
+        )
         shown = [_row(one) for one in clues[:rows]]
         left = len(clues) - len(shown)
         caption = f"{left} more differences are in the record. " if left else ""
@@ -238,14 +228,11 @@ def _as_one(packages: Sequence[Clue]) -> list[Clue]:
 def _row(one: Clue) -> Sequence[Any]:
     name = one.name if len(one.name) <= _NAME else short_kernel_name(one.name, _NAME)
     note = one.what + (", waits for others" if one.is_waiting else "")
-    sides = _value(one.before), _value(one.after)
+    sides = [
+        value if isinstance(value, str | None) else Cell(value, text=number(value))
+        for value in (one.before, one.after)
+    ]
     return Cell(one.name, text=name, note=note), one.what, *sides, one.cost_us, one.part, one.source
-
-
-def _value(value: float | str | None) -> Cell:
-    if isinstance(value, str):
-        return Cell(value, text=value if len(value) <= _VALUE else f"{value[: _VALUE - 1]}…")
-    return Cell(value, text=None if value is None else number(value))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -21,9 +21,6 @@ DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHING = ("cuda_runtime", "cuda_driver")
 _LAUNCH = re.compile(r"cu(da)?(Launch|GraphLaunch)")
 _STEP = re.compile(r"ProfilerStep#\d+")
-_ARGUMENTS = re.compile(r"\([^()]*\)")
-_LAMBDA = re.compile(r"::\{lambda[^{}]*\}|::operator\b| const\b|\{lambda[^{}]*\}")
-_NAMESPACE = re.compile(r"^void |\w+::")
 _GZIP = b"\x1f\x8b"
 _LONGEST, _SHORTEST_US = 1e100, 1e-6
 """Beyond these, ratios and sums of times might be no numbers any more."""
@@ -255,14 +252,8 @@ def _work(events: Sequence[Event], *, is_nested: bool = False) -> list[WorkTime]
 def short_kernel_name(name: str, width: int) -> str:
     """The name of a kernel in at most `width` columns.
 
-    A C++ name loses its namespaces, parameter lists and lambdas; any name that is still too long
-    loses its middle.
+    A C++ name loses its namespaces, and one that is still too long its middle.
     """
-    if "::" in name or name.startswith("void "):
-        name = name.replace("(anonymous namespace)::", "")
-        # The innermost first: parameter lists hold parameter lists.
-        while (without := _ARGUMENTS.sub("", name)) != name:
-            name = without
-        name = _NAMESPACE.sub("", _LAMBDA.sub("", name))
+    name = re.sub(r"^void |\(anonymous namespace\)::|\w+::", "", name)
     tail = width // 3
     return name if len(name) <= width else f"{name[: width - tail - 1]}…{name[-tail:]}"

@@ -10,10 +10,10 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -74,14 +74,6 @@ class Traced:
     decoded: Decoded
     summary: TraceSummary
     path: Path = Path()
-
-    def to_json(self) -> dict[str, Any]:
-        """The window and its summary as JSON-ready values."""
-        return {
-            "file": self.path.name,
-            "window": asdict(self.decoded),
-            "summary": asdict(self.summary),
-        }
 
 
 def torch_traces(window: Window, directory: Path) -> list[Traced]:

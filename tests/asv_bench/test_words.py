@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from asv_bench.cli.headline import process_contradictions as in_headline
-from asv_bench.explain.trace import short_kernel_name
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.history_session import process_contradictions as in_asv
 from asv_bench.words import first_of, processes_apart
@@ -48,24 +47,3 @@ def test_processes_that_disagree_are_named_whoever_ran_them() -> None:
     assert in_headline([row(1.0), row(1.1)]) == []
     (sentence,) = in_headline([row(1.3), row(54.0)])
     assert "the step of wide is 1.3 to 54 ms" in sentence
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),
-        (
-            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::Half, float,"
-            " false>(int, float, c10::Half const*, c10::Half*)",
-            "vectorized_layer_norm_kernel<Half, float, false>",
-        ),
-        (
-            "void at::native::elementwise_kernel<128, 2, at::native::where_kernel_impl("
-            "at::TensorIterator&)::{lambda()#1}::operator()() const::{lambda(bool, int)#1}>(int)",
-            "elementwise_kernel<128, 2, where_kernel_impl>",
-        ),
-        ("nvjet_" + 50 * "x" + "_splitK_TNT", "nvjet_" + 25 * "x" + "…" + 5 * "x" + "_splitK_TNT"),
-    ],
-)
-def test_kernel_names_keep_what_tells_them_apart(name: str, short: str) -> None:
-    assert short_kernel_name(name, 48) == short

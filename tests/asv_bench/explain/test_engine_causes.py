@@ -119,7 +119,7 @@ def test_machine_code_is_told_by_what_costs_the_most() -> None:
     tiles = [one.what for one in figure_clues(base, figures("gemm-M64") | figures("norm-E8"))]
     spills = {"spill_instructions": 40, "registers": 255, "cubin": "b"}
     found = list(figure_clues(base, base | figures("gemm-M32", **spills)))
-    assert (same, other, tiles) == ([], ["machine code"], ["tiles"])
+    assert (same, other, tiles) == ([], ["variants"], ["variants"])
     assert first(found, gpu=True).sentence == (
         "gemm spills registers to local memory by 40 more instructions (0 → 40), as in gemm-M32"
     )
