@@ -160,9 +160,7 @@ def timed(**changed: Any) -> dict[str, Any]:
             (json.dumps({"traceEvents": [timed(), timed(**{key: value})]}).encode(), words)
             for key, value, words in [
                 ("dur", float("nan"), "of its events with a duration: Expected `float` >= 0.0"),
-                ("dur", -1, r"Expected `float` >= 0.0 - at `\$\[1\].dur`"),
                 ("dur", 10**400, r"out of range - at `\$\[1\].dur`"),
-                ("ts", "5", r"Expected `float`, got `str` - at `\$\[1\].ts`"),
                 ("name", ["gemm"], r"got `array` - at `\$\[1\].name`"),
                 ("args", {"correlation": {}}, r"at `\$\[1\].args.correlation`"),
             ]
