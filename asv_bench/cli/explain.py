@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +21,6 @@ from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import STANDARD_OUTPUT
 from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.markdown import inline
-from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import ExitCode
@@ -154,9 +152,8 @@ class Explaining(Session):
         return nullcontext()
 
     def measure(self, source: None) -> ExitCode:
-        bar = partial(Progress, self._console)
         ends = self._subject, self._base, self._head
-        looking = Looking(*ends, self._effect, self._traces, bar)
+        looking = Looking(*ends, self._effect, self._traces, self._console)
         self._found = looking.run(anyway=self._how.anyway)
         self._record.notes += self._found.notes
         return ExitCode.GOOD

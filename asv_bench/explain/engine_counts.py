@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -58,8 +57,7 @@ class EngineCounts:
 
     def stand_in(self, measured: Iterable[str]) -> str:
         """Where it was counted, in words, unless one of the names says that it was measured."""
-        names = re.split(r"[\s(),']+", " ".join(measured))
-        if {self.model, self.model.partition(":")[2]} & set(names):
+        if self.model.partition(":")[2] in " ".join(measured):
             return ""
         return f"in {self.model}, a stand-in for the measured model"
 
@@ -71,23 +69,16 @@ def count_ends(
     paths: Sequence[str],
     model: str = MODEL,
     has_kernels: bool = False,
-    on_end: Callable[[], object] = lambda: None,
 ) -> EngineCounts:
     """Count the steps of the engines in two folders, and compile the kernels that are not alike.
 
     `paths` are names of `step_counters.PATHS`, and `model` is a built-in one that is small. With
-    `has_kernels` the kernels are looked at that a Hopper GPU would run. `on_end` is called after
-    each end.
+    `has_kernels` the kernels are looked at that a Hopper GPU would run.
     """
     found = EngineCounts(model)
-    sides = []
+    tasks = [CountTask(str(folder), tuple(paths), model, has_kernels) for folder in (base, head)]
     with ThreadPoolExecutor(2) as pool:
-        tasks = [
-            CountTask(str(folder), tuple(paths), model, has_kernels) for folder in (base, head)
-        ]
-        for side in pool.map(_counted, tasks):
-            sides.append(side)
-            on_end()
+        sides = list(pool.map(_counted, tasks))
     found.clues += step_clues(*sides)
     old, new = (side.kernels for side in sides)
     if has_kernels and not any("kernels" in side.failures for side in sides):

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.clue import cell_clues
 from asv_bench.explain.commit_files import files_between
 from asv_bench.explain.effect import Effect
-from asv_bench.explain.engine_counts import ALL_PATHS, CPU_PATHS, GPU_PATHS, count_ends
+from asv_bench.explain.engine_counts import ALL_PATHS, CPU_PATHS, count_ends
 from asv_bench.explain.explanation import FILES, Explanation
 from asv_bench.explain.trace import read_traces
 from asv_bench.explain.trace_pair import Trace, TracePair
@@ -46,8 +48,7 @@ class Looking:
     head: Commit
     effect: Effect | None  # the change that a comparison measured; None: none is known
     traces: int  # to take of each end
-    # Makes a bar of what is being done, how many of it, and their unit.
-    progress: Callable[[str, int, str], Progress]
+    console: Console  # shows what is being done
 
     def __post_init__(self) -> None:
         self._ends = self.base.hash, self.head.hash
@@ -106,28 +107,23 @@ class Looking:
 
     def _count(self, folders: dict[str, Path], model: str) -> None:
         base, head = (folders[end] for end in self._ends)
-        measured = self.effect.is_on_gpu if self.effect is not None else None
-        has_kernels = measured is not False
-        paths = CPU_PATHS if not has_kernels else GPU_PATHS if measured else ALL_PATHS
+        # What a comparison on the CPU shows is no kernel's of a GPU.
+        has_kernels = self.effect is None or self.effect.is_on_gpu
+        paths = ALL_PATHS if has_kernels else CPU_PATHS
         small = next((small for start, small in _SMALL.items() if model.startswith(start)), MODEL)
-        with self.progress("counting what a step does", 2, "ends") as bar:
-            try:
-                counted = count_ends(
-                    *(base, head),
-                    model=small,
-                    paths=paths,
-                    has_kernels=has_kernels,
-                    on_end=bar.advance,
-                )
-            except MeasurementFailed as error:
-                self.found.notes.append(f"Nothing was counted: {error}")
-                return
-        self.found.clues += counted.clues
-        self.found.notes += counted.notes
+        found = self.found
+        try:
+            with Progress(self.console, "counting what a step does"):
+                counted = count_ends(base, head, model=small, paths=paths, has_kernels=has_kernels)
+        except MeasurementFailed as error:
+            found.notes.append(f"Nothing was counted: {error}")
+            return
+        found.clues += counted.clues
+        found.notes += counted.notes
         if stand_in := counted.stand_in([model]):
-            self.found.notes.append(f"Steps were counted {stand_in}.")
+            found.notes.append(f"Steps were counted {stand_in}.")
         kernels = " and kernels compiled for sm_90" if has_kernels else ""
-        self.found.looked_at.append(f"exact counters of a step{kernels}")
+        found.looked_at.append(f"exact counters of a step{kernels}")
 
     def _trace(self, take: Callable[[str, Path], Trace], what: str = "") -> None:
         """Take traces of both ends in turns; `take` leaves one of an end at a path and reads it."""
@@ -135,7 +131,7 @@ class Looking:
             return
         found, taken = self.found, dict[str, list[Trace]](base=[], head=[])
         hashes = dict(zip(taken, self._ends, strict=True))
-        with self.progress("tracing", 2 * self.traces, "traces") as bar:
+        with Progress(self.console, "tracing", 2 * self.traces, "traces") as bar:
             for number in range(self.traces):
                 # Every second time in the other order.
                 for end in taken if number % 2 == 0 else reversed(taken):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,6 @@ from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.looking import Looking
 from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit, Repository
-from asv_bench.output.progress import Progress
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from tests.explanations import explanation_of, slower
 from tests.fresh_python import ROOT, forked_python, planted
@@ -169,8 +167,8 @@ def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None
     base, head = subject.resolve(f"{planted}^"), subject.resolve(planted)
 
     def look(base: Commit, head: Commit, traces: int) -> Explanation:
-        bar = partial(Progress, Console(quiet=True))
-        return Looking(subject, base, head, slower(is_on_gpu=False), traces, bar).run(anyway=True)
+        effect, console = slower(is_on_gpu=False), Console(quiet=True)
+        return Looking(subject, base, head, effect, traces, console).run(anyway=True)
 
     found = look(base, head, 1)
     steps = "of 32 decode steps of scheduler-quick with random:gpt2-tiny"
