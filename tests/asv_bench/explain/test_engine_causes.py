@@ -151,16 +151,6 @@ def planted_clone(folder: Path) -> tuple[Path, str]:
 
 
 @pytest.mark.thorough
-def test_a_verdict_says_of_which_model_its_counts_are(tmp_path: Path) -> None:
-    root, head = planted_clone(tmp_path)
-    subject = EngineRuns(root, EngineWorkload("scheduler", model="random:gpt2"))
-    lines = why(subject, subject.resolve(f"{head}^"), subject.resolve(head), (), {})
-    assert "Counted exactly in random:gpt2-tiny, a stand-in for the measured model" in " ".join(
-        lines
-    )
-
-
-@pytest.mark.thorough
 def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None:
     root, planted = planted_clone(tmp_path)
     subject = EngineRuns(root, EngineWorkload("scheduler"))
@@ -177,8 +167,14 @@ def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None
         "One trace of each end has no noise to tell times from: only counts are compared.",
     ]
     assert found.causes[0].sentence == "aten::neg is called 2 more times (0 → 2) a step"
+    files = f"1 file differs: {PLANTS['operator'][0]} (+1 -1)."
     assert found.context() == [
-        f"1 file differs: {PLANTS['operator'][0]} (+1 -1).",
+        files,
         f"One commit lies between: {head.short} Tidy up attention (kvtrail).",
     ]
     assert look(base, base, 3).causes == []
+    # A verdict says so too, and of which model its counts are.
+    larger = EngineRuns(root, EngineWorkload("scheduler", model="random:gpt2"))
+    lines = why(larger, base, head, (), {}, has_commits=False)
+    assert lines[0] == files
+    assert lines[1].startswith("Counted exactly in random:gpt2-tiny, a stand-in for the measured ")

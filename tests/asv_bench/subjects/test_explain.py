@@ -188,16 +188,3 @@ def test_no_altered_trace_makes_its_reader_stumble(tmp_path: Path) -> None:
         path.write_bytes(mutant)
         with contextlib.suppress(MeasurementFailed):
             assert 0 < sum(one.span_us for one in read_traces(path)) < 1e102
-
-
-def test_a_page_keeps_to_what_a_comment_may_hold(kvtrail, tmp_path: Path) -> None:
-    many = "STEP += [(f'kernel_{n}_' + 60 * 'x', n % 7 + 1, 2.0) for n in range(900)]"
-    made = repository(tmp_path, many)
-    page = tmp_path / "page.md"
-    options = ("--traces", "1", "--markdown", str(page))
-    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", *options)
-    text = page.read_text("utf-8")
-    assert 30_000 < len(text) <= 65_000
-    assert "more rows in the record" in text
-    assert len(said.record["results"]["differences"]) >= 900
-    assert json.dumps(said.record["results"]["causes"])
