@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.explain.effect import known_effect
-from asv_bench.explain.explanation import Explanation
-from asv_bench.explain.looking import Looking
-from asv_bench.git.commits import WORKING_TREE
+from asv_bench.explain.explaining import Explaining
 from asv_bench.git.repository import Commit
-from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import STANDARD_OUTPUT
-from asv_bench.output.issue_text import described, lasting_names
-from asv_bench.output.markdown import inline
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import ExitCode
@@ -36,11 +29,7 @@ from asv_bench.session.options import (
     Outputs,
     ends_of,
 )
-from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
-
-_ON_PAGE = 12
-"""Files and commits that a page lists."""
 
 
 @grouped
@@ -83,8 +72,10 @@ def explain(
     ends = ends_of(chosen, (base, head), files.console)
     if compare:
         record = _compared(chosen, ends, files)
+    (_, old), (_, new) = ends
+    effect = known_effect((old.hash, new.hash), chosen, record)
     how = MeasuringOptions(anyway=anyway)
-    Explaining(chosen, ends, choice.words(), record, files, how, traces).answer()
+    Explaining(chosen, ends, effect, choice.words(), files, how, traces).answer()
 
 
 def _compared(
@@ -97,83 +88,3 @@ def _compared(
     if code is ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     return comparing.show(code, None)
-
-
-class Explaining(Session):
-    """One explanation from its first look to its record.
-
-    `ends` are what the user calls base and head, and what they are; `options` name the subject.
-    `record` is that of the comparison to explain; None: the newest stored one.
-    """
-
-    keeps_pairs = False
-    _found: Explanation
-
-    def __init__(
-        self,
-        subject: DeclaredSubject,
-        ends: Sequence[tuple[str, Commit]],
-        options: Sequence[str],
-        record: Path | None,
-        files: TableFiles,
-        how: MeasuringOptions,
-        traces: int,
-    ) -> None:
-        (_, self._base), (_, self._head) = self._ends = ends
-        settings = {
-            "base": self._base.to_json(),
-            "head": self._head.to_json(),
-            "benchmarks": [metric.name for metric in subject.metrics],
-        }
-        super().__init__("explain", settings, subject, files, how)
-        self._traces = traces
-        # The ends as anybody can name them, wherever HEAD is.
-        names = [name if name == WORKING_TREE else end.short for name, end in ends]
-        self._asked = shlex.join([*names, *options])
-        self._effect = known_effect((self._base.hash, self._head.hash), subject, record)
-
-    def names(self) -> Sequence[str]:
-        return [commit.hash for _, commit in self._ends]
-
-    def begin(self) -> list[str]:
-        said = [
-            f"{role} {commit.short} {commit.subject}".rstrip()
-            for role, commit in (("base", self._base), ("head", self._head))
-        ]
-        if self._effect is None:
-            said.append(
-                f"No comparison of these two is stored; `kvtrail compare {self._asked}` measures "
-                f"how much slower the head is, and --compare does so first."
-            )
-        return said
-
-    def source(self) -> AbstractContextManager[None]:
-        # Both ends are looked at in turn.
-        return nullcontext()
-
-    def measure(self, source: None) -> ExitCode:
-        ends = self._subject, self._base, self._head
-        looking = Looking(*ends, self._effect, self._traces, self._console)
-        self._found = looking.run(anyway=self._how.anyway)
-        self._record.notes += self._found.notes
-        return ExitCode.GOOD
-
-    def print_answer(self) -> None:
-        found, answer = self._found, self._found.answer()
-        self._console.print()
-        self._console.print(found.headline(), style="bold")
-        print_sentences(self._console, answer, "bold")
-        versus = f"{described(self._head)} against {described(self._base)}"
-        page = self._issue(
-            found.headline() if self._effect is None else f"Why: {found.headline()}",
-            # The causes come before the table that they are taken from.
-            "\n\n".join([versus, *map(inline, answer)]),
-            [found.table(None)] if found.clues else [],
-            [*found.context(_ON_PAGE), *found.notes],
-            lasting_names(self._ends),
-        )
-        self._files.show(*([found.table()] if found.clues else []), page=page)
-        print_sentences(self._console, [*found.context(), *found.notes])
-
-    def results(self) -> dict[str, Any]:
-        return {} if self._ending else self._found.to_json()

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from asv_bench.explain.clue import Clue, Source
 from asv_bench.explain.counting import Counts
 from asv_bench.explain.engine_counts import EngineCounts, count_ends, figure_clues, step_clues
+from asv_bench.explain.explaining import Explaining
 from asv_bench.explain.explanation import Explanation
-from asv_bench.explain.looking import Looking
 from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit, Repository
+from asv_bench.output.table_files import TableFiles
+from asv_bench.session.options import MeasuringOptions
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from tests.explanations import explanation_of, slower
 from tests.fresh_python import ROOT, forked_python, planted
@@ -157,8 +158,11 @@ def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None
     base, head = subject.resolve(f"{planted}^"), subject.resolve(planted)
 
     def look(base: Commit, head: Commit, traces: int) -> Explanation:
-        effect, console = slower(is_on_gpu=False), Console(quiet=True)
-        return Looking(subject, base, head, effect, traces, console).run(anyway=True)
+        ends, how = [("a", base), ("b", head)], MeasuringOptions(anyway=True)
+        effect = slower(is_on_gpu=False)
+        explaining = Explaining(subject, ends, effect, (), TableFiles(), how, traces)
+        explaining.look()
+        return explaining.found
 
     found = look(base, head, 1)
     steps = "of 32 decode steps of scheduler-quick with random:gpt2-tiny"

@@ -1,13 +1,13 @@
-"""Looking at both ends: files, what they run with, exact counters, traces."""
+"""What `explain` does: it looks at files, what both ends run with, exact counters, and traces."""
 
 from __future__ import annotations
 
+import shlex
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-
-from rich.console import Console
+from typing import Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.clue import cell_clues
@@ -18,10 +18,18 @@ from asv_bench.explain.explanation import FILES, Explanation
 from asv_bench.explain.trace import read_traces
 from asv_bench.explain.trace_pair import Trace, TracePair
 from asv_bench.explain.window import Window, torch_trace
+from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.repository import Commit
 from asv_bench.lab.step_counters import MODEL
+from asv_bench.output.console import print_sentences
+from asv_bench.output.issue_text import described, lasting_names
+from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
+from asv_bench.output.table_files import TableFiles
 from asv_bench.process.gpu import NO_GPU
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import engine_of
 from asv_bench.workloads.named import default_model
@@ -37,35 +45,100 @@ _NO_TRACE = (
     "No trace was taken, as the subject declares none: [trace] run in kvtrail.toml names a command "
     "that leaves one, by which kernels and operators are told apart."
 )
+_ON_PAGE = 12
+"""Files and commits that a page lists."""
 
 
-@dataclass
-class Looking:
-    """Looks at two ends of a subject, from the cheap to the dear."""
+class Explaining(Session):
+    """One explanation from its first look, from the cheap to the dear, to its record.
 
-    subject: DeclaredSubject
-    base: Commit
-    head: Commit
-    effect: Effect | None  # the change that a comparison measured; None: none is known
-    traces: int  # to take of each end
-    console: Console  # shows what is being done
+    `ends` are what the user calls base and head, and what they are; `options` name the subject.
+    `effect` is the change that a comparison measured, where one is known, and `traces` how many to
+    take of each end.
+    """
 
-    def __post_init__(self) -> None:
-        self._ends = self.base.hash, self.head.hash
-        self._is_here_gpu = not set(self.subject.devices) & set(NO_GPU)
-        self.found = Explanation(self.base, self.head, self._is_here_gpu, self.effect)
+    keeps_pairs = False
 
-    def run(self, *, anyway: bool = False) -> Explanation:
+    def __init__(
+        self,
+        subject: DeclaredSubject,
+        ends: Sequence[tuple[str, Commit]],
+        effect: Effect | None,
+        options: Sequence[str],
+        files: TableFiles,
+        how: MeasuringOptions,
+        traces: int,
+    ) -> None:
+        (_, base), (_, head) = self._named = ends
+        settings = {
+            "base": base.to_json(),
+            "head": head.to_json(),
+            "benchmarks": [metric.name for metric in subject.metrics],
+        }
+        super().__init__("explain", settings, subject, files, how)
+        self._traces = traces
+        # The ends as anybody can name them, wherever HEAD is.
+        names = [name if name == WORKING_TREE else end.short for name, end in ends]
+        self._asked = shlex.join([*names, *options])
+        self._ends = base.hash, head.hash
+        self._is_here_gpu = not set(subject.devices) & set(NO_GPU)
+        self.found = Explanation(base, head, self._is_here_gpu, effect)
+
+    def names(self) -> Sequence[str]:
+        return self._ends
+
+    def begin(self) -> list[str]:
+        said = [
+            f"{role} {commit.short} {commit.subject}".rstrip()
+            for role, commit in (("base", self.found.base), ("head", self.found.head))
+        ]
+        if self.found.effect is None:
+            said.append(
+                f"No comparison of these two is stored; `kvtrail compare {self._asked}` measures "
+                f"how much slower the head is, and --compare does so first."
+            )
+        return said
+
+    def source(self) -> AbstractContextManager[None]:
+        # Both ends are looked at in turn.
+        return nullcontext()
+
+    def measure(self, source: None) -> ExitCode:
+        self.look()
+        self._record.notes += self.found.notes
+        return ExitCode.GOOD
+
+    def print_answer(self) -> None:
+        found, answer = self.found, self.found.answer()
+        self._console.print()
+        self._console.print(found.headline(), style="bold")
+        print_sentences(self._console, answer, "bold")
+        versus = f"{described(found.head)} against {described(found.base)}"
+        page = self._issue(
+            found.headline() if found.effect is None else f"Why: {found.headline()}",
+            # The causes come before the table that they are taken from.
+            "\n\n".join([versus, *map(inline, answer)]),
+            [found.table(None)] if found.clues else [],
+            [*found.context(_ON_PAGE), *found.notes],
+            lasting_names(self._named),
+        )
+        self._files.show(*([found.table()] if found.clues else []), page=page)
+        print_sentences(self._console, [*found.context(), *found.notes])
+
+    def results(self) -> dict[str, Any]:
+        return {} if self._ending else self.found.to_json()
+
+    def look(self) -> None:
         """Look at everything that the subject has.
 
-        Nothing but files is looked at where these are the same at both ends, unless `anyway`.
+        Nothing but files is looked at where these are the same at both ends, unless asked.
 
         Raises CommitUnusable if an end cannot be laid out.
         """
-        subject, found = self.subject, self.found
+        subject, found = self._subject, self.found
         found.files = files_between(*self._ends, subject)
         found.looked_at += [FILES] if found.files else []
-        if not anyway and subject.are_same(*self._ends):
+        if not self._how.anyway and subject.are_same(*self._ends):
             found.notes.append(_SAME)
         elif subject.has_engine:
             # All ends run in the ruler's own Python, with the same variables.
@@ -84,11 +157,12 @@ class Looking:
                     found.notes.append(_NO_TRACE)
                 else:
                     self._trace(take)
-        return found
 
     def _look_at_engines(self, folders: dict[str, Path]) -> None:
         device = "cuda" if self._is_here_gpu else "cpu"
-        workload, model = self.subject.decoded(self.effect.metric if self.effect else "")
+        workload, model = self._subject.decoded(
+            self.found.effect.metric if self.found.effect else ""
+        )
         window = Window(
             workload=workload,
             quick=not self._is_here_gpu,
@@ -97,7 +171,7 @@ class Looking:
             steps=STEPS,
         )
         self._count(folders, window.model)
-        variables = {"CUDA_VISIBLE_DEVICES": self.subject.devices[0]} if self._is_here_gpu else {}
+        variables = {"CUDA_VISIBLE_DEVICES": self._subject.devices[0]} if self._is_here_gpu else {}
 
         def take(end: str, path: Path) -> Trace:
             traced = torch_trace(window, path, folder=folders[end], variables=variables)
@@ -108,12 +182,12 @@ class Looking:
     def _count(self, folders: dict[str, Path], model: str) -> None:
         base, head = (folders[end] for end in self._ends)
         # What a comparison on the CPU shows is no kernel's of a GPU.
-        has_kernels = self.effect is None or self.effect.is_on_gpu
+        has_kernels = self.found.effect is None or self.found.effect.is_on_gpu
         paths = ALL_PATHS if has_kernels else CPU_PATHS
         small = next((small for start, small in _SMALL.items() if model.startswith(start)), MODEL)
         found = self.found
         try:
-            with Progress(self.console, "counting what a step does"):
+            with Progress(self._console, "counting what a step does"):
                 counted = count_ends(base, head, model=small, paths=paths, has_kernels=has_kernels)
         except MeasurementFailed as error:
             found.notes.append(f"Nothing was counted: {error}")
@@ -127,12 +201,12 @@ class Looking:
 
     def _trace(self, take: Callable[[str, Path], Trace], what: str = "") -> None:
         """Take traces of both ends in turns; `take` leaves one of an end at a path and reads it."""
-        if not self.traces:
+        if not self._traces:
             return
         found, taken = self.found, dict[str, list[Trace]](base=[], head=[])
         hashes = dict(zip(taken, self._ends, strict=True))
-        with Progress(self.console, "tracing", 2 * self.traces, "traces") as bar:
-            for number in range(self.traces):
+        with Progress(self._console, "tracing", 2 * self._traces, "traces") as bar:
+            for number in range(self._traces):
                 # Every second time in the other order.
                 for end in taken if number % 2 == 0 else reversed(taken):
                     try:
@@ -145,11 +219,11 @@ class Looking:
                     bar.advance()
         found.traces = TracePair(taken["base"], taken["head"])
         found.clues += found.traces.clues()
-        count = "a trace" if self.traces == 1 else f"{self.traces} traces"
+        count = "a trace" if self._traces == 1 else f"{self._traces} traces"
         found.looked_at.append(f"{count} of each end{what}")
         if what:
             found.notes.append(f"Traced were {count} of each end{what}.")
-        if self.traces == 1:
+        if self._traces == 1:
             found.notes.append(
                 "One trace of each end has no noise to tell times from: only counts are compared."
             )
