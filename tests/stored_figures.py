@@ -37,7 +37,7 @@ def figures(levels, seed: int = 0, processes: int = 3, noise: float = 0.01) -> l
             "m",
             hash_of(number),
             number,
-            tuple(1e-3 * np.exp(level + noise * draws.standard_normal(processes))),
+            tuple((1e-3 * np.exp(level + noise * draws.standard_normal(processes))).tolist()),
             1000 + number,
         )
         for number, level in enumerate(levels)

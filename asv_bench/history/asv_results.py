@@ -10,23 +10,26 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-import re
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from asv_bench.output.stored_json import (
+    Moment,
+    Text,
     UnreadableFile,
     count,
-    moment,
     parsed,
     positive,
     read_stored,
     require_schema,
-    shown,
     text,
 )
 
@@ -34,10 +37,6 @@ BENCHMARKS = "benchmarks.json"
 NOT_RESULTS = ("machine.json", BENCHMARKS)
 TIMES = ("seconds", "floors")
 """Units whose figures cannot be zero; what the others count can."""
-_VERSIONS = {"benchmarks.json": 2, "machine.json": 1, "results": 2}
-"""Of asv's files, as this reader knows them."""
-_RESULT_FILE = "a result file of asv"
-_FULL_HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 Better: TypeAlias = Literal["", "lower", "higher"]
 """Which of two figures of a subject's metric is better; of what asv measures (""), the lower is."""
@@ -46,16 +45,15 @@ EnvironmentFacts: TypeAlias = tuple[tuple[str, str], ...]
 Python, torch, Triton, the driver, the host's hardware, asv's environment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Benchmark:
+class Benchmark(msgspec.Struct, frozen=True):
     """What asv knows about one `track_` method, or about a metric of a subject."""
 
     name: str
     unit: str
-    param_names: tuple[str, ...]
-    version: str
+    param_names: tuple[Text, ...]
+    version: Text
     better: Better = ""
-    params: tuple[tuple[str, ...], ...] = ()
+    params: tuple[tuple[Text, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,42 +184,17 @@ def read_results(directory: Path) -> Results:
         machines[machine] = facts
         for path in paths:
             wrong: list[str] = []
+            read = partial(_figures, path, machine, benchmarks, wrong)
             try:
-                files[path] = read_stored(
-                    path, _RESULT_FILE, _File(path, machine, benchmarks, wrong).figures
-                )
+                files[path] = read_stored(path, "a result file of asv", read)
             except UnreadableFile as error:
                 wrong.append(f"{error} It is left out.")
             if wrong:
                 more = f" So are {len(wrong) - 1} more of its entries." if wrong[1:] else ""
                 complaints.append(wrong[0] + more)
                 faulty.add(path)
-    figures = best_sessions(figure for figures in files.values() for figure in figures)
-    return Results(benchmarks, machines, figures, tuple(complaints), files, frozenset(faulty))
-
-
-def dates_of(figures: Iterable[Figure]) -> dict[str, int]:
-    """When the commits of figures were made, in milliseconds since 1970, by full hash."""
-    return {figure.commit: figure.committed_ms for figure in figures}
-
-
-def best_sessions(figures: Iterable[Figure]) -> tuple[Figure, ...]:
-    """Of the figures that differ in their session alone, the one of most samples, else the newest.
-
-    In the order of their commits' dates.
-    """
-    best: dict[tuple[Series, str, EnvironmentFacts, str], Figure] = {}
-    for figure in figures:
-        key = (figure.series, figure.machine, figure.environment, figure.commit)
-        other = best.setdefault(key, figure)
-        if (len(figure.samples), figure.started_ms) > (len(other.samples), other.started_ms):
-            best[key] = figure
-    return tuple(
-        sorted(
-            best.values(),
-            key=lambda figure: (figure.committed_ms, figure.commit, figure.series.benchmark),
-        )
-    )
+    best = _best_sessions(figure for figures in files.values() for figure in figures)
+    return Results(benchmarks, machines, best, tuple(complaints), files, frozenset(faulty))
 
 
 def read_benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
@@ -230,8 +203,9 @@ def read_benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
     A sentence for each of these is appended to `complaints`.
     """
     found: dict[str, Benchmark] = {}
+    what = "asv's benchmarks.json"
     try:
-        entries = read_stored(path, "asv's benchmarks.json", _entries) if path.exists() else {}
+        entries = read_stored(path, what, partial(_versioned, 2)) if path.exists() else {}
     except UnreadableFile as error:
         complaints.append(f"{error} Without it no result can be read; `bench` writes it again.")
         return {}
@@ -239,144 +213,152 @@ def read_benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
         if name == "version":
             continue
         try:
-            found[name] = parsed(path, "asv's benchmarks.json", entry, partial(_benchmark, name))
+            found[name] = parsed(path, what, entry, partial(_benchmark, name))
         except UnreadableFile as error:
             complaints.append(f"{error} {name} is left out.")
     return found
 
 
-def _entries(content: dict[str, Any]) -> dict[str, Any]:
-    _require_version(content, "benchmarks.json")
-    return content
-
-
-def _require_version(content: dict[str, Any], kind: str) -> None:
-    if "version" in content:
-        require_schema(content, _VERSIONS[kind], "version")
-
-
-def _benchmark(name: str, entry: dict[str, Any]) -> Benchmark:
-    names = tuple(text(param) for param in _list(entry["param_names"]))
-    unit, better = entry["unit"], entry.get("better", "")
-    if not isinstance(unit, str):
-        raise TypeError(f"the unit is {shown(unit)}, and no text")
-    if better not in get_args(Better):
-        raise ValueError(f"better is {shown(better)}, and can be lower or higher")
-    values = tuple(tuple(map(text, _list(of_one))) for of_one in _list(entry.get("params", [])))
-    return Benchmark(name, unit, names, text(entry["version"]), better, values)
-
-
-def _machine(content: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    _require_version(content, "machine.json")
-    facts = {key: str(value) for key, value in content.items() if key not in ("machine", "version")}
-    return text(content["machine"]), facts
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """One result file being read; sentences about faulty entries go to `wrong`."""
-
-    path: Path
-    machine: str
-    benchmarks: Mapping[str, Benchmark]
-    wrong: list[str]
-
-    def figures(self, content: dict[str, Any]) -> tuple[Figure, ...]:
-        """All figures of the file."""
-        _require_version(content, "results")
-        commit, committed_ms = text(content["commit_hash"]), moment(content["date"])
-        if not _FULL_HASH.fullmatch(commit):
-            raise ValueError(f"{shown(commit)} is no full hash of a commit")
-        names = [text(name) for name in _list(content["result_columns"])]
-        environment = _environment(content)
-        figures: list[Figure] = []
-        for name, row in content["results"].items():
-            benchmark = self.benchmarks.get(name)
-            try:
-                # asv leaves out the last columns of a row where they are empty.
-                columns = dict(zip(names, _list(row), strict=False))
-                if benchmark is None or columns.get("version") != benchmark.version:
-                    continue
-                started_ms = moment(columns.get("started_at") or 0)
-                of_row = [
-                    Figure(
-                        series=Series(name, tuple(zip(benchmark.param_names, params, strict=True))),
-                        unit=benchmark.unit,
-                        machine=self.machine,
-                        commit=commit,
-                        committed_ms=committed_ms,
-                        samples=samples,
-                        started_ms=started_ms,
-                        environment=environment,
-                        better=benchmark.better,
-                    )
-                    for params, samples in self._by_parameters(benchmark, columns)
-                ]
-            except (TypeError, ValueError, AttributeError) as error:
-                self.wrong.append(
-                    f"{self.path}: {name} is no row of asv ({error}). It is left out."
-                )
-            else:
-                figures += of_row
-        return tuple(figures)
-
-    def _by_parameters(
-        self, benchmark: Benchmark, columns: Mapping[str, Any]
-    ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
-        """Parameters, and the samples that are figures; none where the benchmark failed."""
-        combinations = list(itertools.product(*map(_list, columns.get("params") or [])))
-        # A column that is absent, or None as a whole, is None for every combination.
-        nothing = [None] * len(combinations)
-        values, samples = (_list(columns.get(name) or nothing) for name in ("result", "samples"))
-        for texts, value, measured in zip(combinations, values, samples, strict=True):
-            params = tuple(map(plain, texts))
-            if isinstance(value, float) and math.isnan(value):
-                continue
-            # asv keeps the median alone where it was not asked for samples.
-            stored = [] if value is None else [value]
-            if measured is not None:
-                stored = _list(measured)
-            kept = self._figures_among(stored, benchmark, params)
-            if kept or not stored:
-                yield params, kept
-
-    def _figures_among(
-        self, stored: Sequence[Any], benchmark: Benchmark, params: tuple[str, ...]
-    ) -> tuple[float, ...]:
-        figure_of = positive if benchmark.unit in TIMES else count
-        kept: list[float] = []
-        for sample in stored:
-            try:
-                kept.append(figure_of(sample))
-            except ValueError as error:
-                self.wrong.append(
-                    f"{self.path}: a sample of {benchmark.name}({', '.join(params)}) is wrong: "
-                    f"{error}. It is left out."
-                )
-        return tuple(kept)
-
-
-def _environment(content: Mapping[str, Any]) -> EnvironmentFacts:
-    """What a result file says of the environment; the machine's name is known already."""
-    facts = {key: str(value) for key, value in dict(content.get("params") or {}).items()}
-    facts.pop("machine", None)
-    for key in ("python", "env_name"):
-        if content.get(key) is not None:
-            facts[key] = str(content[key])
-    return tuple(sorted(facts.items()))
+def dates_of(figures: Iterable[Figure]) -> dict[str, int]:
+    """When the commits of figures were made, in milliseconds since 1970, by full hash."""
+    return {figure.commit: figure.committed_ms for figure in figures}
 
 
 def plain(param: str) -> str:
     """A parameter without the quotes of its `repr`."""
     try:
-        return str(ast.literal_eval(text(param)))
-    except (SyntaxError, RecursionError, MemoryError):
+        return str(ast.literal_eval(param))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return param
-    except ValueError:
-        return text(param)
 
 
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"{shown(value)} is no list")
-    return value
+def _best_sessions(figures: Iterable[Figure]) -> tuple[Figure, ...]:
+    """Of the figures that differ in their session alone the one that counts, by dates of commits.
+
+    It is that of most samples, and of equal ones the newest.
+    """
+    best: dict[tuple[Series, str, EnvironmentFacts, str], Figure] = {}
+    for figure in figures:
+        key = (figure.series, figure.machine, figure.environment, figure.commit)
+        other = best.setdefault(key, figure)
+        if (len(figure.samples), figure.started_ms) > (len(other.samples), other.started_ms):
+            best[key] = figure
+    order = ("committed_ms", "commit", "series.benchmark")
+    return tuple(sorted(best.values(), key=attrgetter(*order)))
+
+
+def _versioned(wanted: int, content: dict[str, Any]) -> dict[str, Any]:
+    """A file of asv, of which the version is right if it names one."""
+    if "version" in content:
+        require_schema(content, wanted, "version")
+    return content
+
+
+def _benchmark(name: str, entry: dict[str, Any]) -> Benchmark:
+    return msgspec.convert({**entry, "name": name}, Benchmark)
+
+
+def _machine(content: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    known = ("machine", "version")
+    facts = {key: str(value) for key, value in _versioned(1, content).items() if key not in known}
+    return text(content["machine"]), facts
+
+
+class _ResultFile(msgspec.Struct):
+    commit_hash: Annotated[str, Meta(pattern=r"\A([0-9a-f]{40}|[0-9a-f]{64})\Z")]
+    date: Moment
+    result_columns: list[Text]
+    results: dict[str, Any]  # a row of columns by benchmark; each is read by itself
+    params: dict[str, Any] | None = None
+    python: Any = None
+    env_name: Any = None
+
+    @property
+    def environment(self) -> EnvironmentFacts:
+        """What the file says of the environment; the machine's name is known already."""
+        own = {"python": self.python, "env_name": self.env_name}
+        facts = {**(self.params or {}), **{key: own[key] for key in own if own[key] is not None}}
+        return tuple(sorted((key, str(facts[key])) for key in facts if key != "machine"))
+
+
+class _ResultRow(msgspec.Struct):
+    """The columns of a row that are read. asv leaves out the last ones where they are empty, and
+    one that is None as a whole is None for every combination of parameters."""
+
+    result: list[Any] | None = None
+    params: list[list[Text]] | None = None
+    started_at: Moment | None = None
+    samples: list[list[Any] | None] | None = None
+
+    def by_parameters(self) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
+        """Parameters, and what is stored as their samples; nothing where the benchmark failed."""
+        combinations = list(itertools.product(*(self.params or ())))
+        nothing = [None] * len(combinations)
+        columns = self.result or nothing, self.samples or nothing
+        for texts, value, samples in zip(combinations, *columns, strict=True):
+            is_skipped = isinstance(value, float) and math.isnan(value)
+            if not is_skipped:
+                # asv keeps the median alone where it was not asked for samples.
+                alone = [] if value is None else [value]
+                yield tuple(map(plain, texts)), alone if samples is None else samples
+
+
+def _figures(
+    path: Path,
+    machine: str,
+    benchmarks: Mapping[str, Benchmark],
+    wrong: list[str],
+    content: dict[str, Any],
+) -> tuple[Figure, ...]:
+    """All figures of one result file; sentences about faulty entries go to `wrong`."""
+    file = msgspec.convert(_versioned(2, content), _ResultFile)
+    environment = file.environment
+    figures: list[Figure] = []
+    for name, values in file.results.items():
+        benchmark = benchmarks.get(name)
+        try:
+            columns = dict(zip(file.result_columns, msgspec.convert(values, list), strict=False))
+            if benchmark is None or columns.get("version") != benchmark.version:
+                continue
+            row = msgspec.convert(columns, _ResultRow)
+            of_row = [
+                Figure(
+                    series=Series(name, tuple(zip(benchmark.param_names, params, strict=True))),
+                    unit=benchmark.unit,
+                    machine=machine,
+                    commit=file.commit_hash,
+                    committed_ms=int(file.date),
+                    samples=samples,
+                    started_ms=int(row.started_at or 0),
+                    environment=environment,
+                    better=benchmark.better,
+                )
+                for params, stored in row.by_parameters()
+                if (samples := _samples(path, benchmark, params, stored, wrong)) or not stored
+            ]
+        except (ValueError, msgspec.MsgspecError) as error:
+            wrong.append(f"{path}: {name} is no row of asv ({error}). It is left out.")
+        else:
+            figures += of_row
+    return tuple(figures)
+
+
+def _samples(
+    path: Path,
+    benchmark: Benchmark,
+    params: Sequence[str],
+    stored: Sequence[Any],
+    wrong: list[str],
+) -> tuple[float, ...]:
+    """What of the stored samples are figures."""
+    figure_of = positive if benchmark.unit in TIMES else count
+    kept: list[float] = []
+    for sample in stored:
+        try:
+            kept.append(figure_of(sample))
+        except ValueError as error:
+            wrong.append(
+                f"{path}: a sample of {benchmark.name}({', '.join(params)}) is wrong: {error}. It "
+                f"is left out."
+            )
+    return tuple(kept)

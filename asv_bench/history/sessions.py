@@ -13,27 +13,39 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import msgspec
 
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.output.record import write_json
-from asv_bench.output.stored_json import (
-    UnreadableFile,
-    moment,
-    positive,
-    read_stored,
-    require_schema,
-    text,
-)
+from asv_bench.output.stored_json import Moment, Positive, Text, UnreadableFile, read_stored
 
 Ratios = dict[tuple[Series, str, int], tuple[str, float]]
 """By series, commit and time of measurement in milliseconds: the reference, and its figure."""
 
-SCHEMA = 1
 SESSIONS = "asv-sessions"
 """The folder below reports."""
 APART_MS = 15 * 60 * 1000
 """A longer time in which no benchmark started lies between two sessions."""
+
+
+class _RelatedFigure(msgspec.Struct, frozen=True):
+    benchmark: Text
+    params: tuple[tuple[Text, str], ...]
+    commit: Text
+    started_ms: Moment
+    value: float
+    reference_value: Positive
+    ratio: float
+
+
+class _RelatedSession(msgspec.Struct, frozen=True):
+    """One file: what was measured beside `reference`, a full hash or a label."""
+
+    schema: Literal[1]
+    reference: Text
+    figures: list[_RelatedFigure]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +71,32 @@ def sessions_of(figures: Iterable[Figure]) -> SessionStarts:
 
 
 def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Path | None:
-    """Keep what one run of asv measured on one machine beside its reference; returns the file.
+    """Keep what one session measured on one machine beside its reference; returns the file.
 
     `reference` is the full hash of a commit, or a label, measured in the same, interleaved rounds.
     None where it gave no figure to divide by.
     """
-    of_reference = {
-        figure.series: figure.median
-        for figure in figures
-        if figure.commit == reference and not figure.failed and figure.median > 0
-    }
+    given = [figure for figure in figures if not figure.failed and figure.median > 0]
+    divisors = {figure.series: figure.median for figure in given if figure.commit == reference}
     rows = [
-        {
-            "benchmark": figure.series.benchmark,
-            "params": [list(pair) for pair in figure.series.params],
-            "commit": figure.commit,
-            "started_ms": figure.started_ms,
-            "value": figure.median,
-            "reference_value": of_reference[figure.series],
-            "ratio": figure.median / of_reference[figure.series],
-        }
-        for figure in figures
-        if figure.series in of_reference and not figure.failed
+        _RelatedFigure(
+            figure.series.benchmark,
+            figure.series.params,
+            figure.commit,
+            figure.started_ms,
+            figure.median,
+            divisors[figure.series],
+            figure.median / divisors[figure.series],
+        )
+        for figure in given
+        if figure.series in divisors
     ]
     if not rows:
         return None
     begun = min(figure.started_ms for figure in figures)
     name = re.sub(r"[^\w.-]", "-", reference)[:8]
     path = folder / figures[0].machine / f"{begun}-{name}.json"
-    write_json(path, {"schema": SCHEMA, "reference": reference, "figures": rows}, indent=1)
+    write_json(path, msgspec.to_builtins(_RelatedSession(1, reference, rows)), indent=1)
     return path
 
 
@@ -99,18 +108,11 @@ def read_ratios(folder: Path, machine: str, complaints: list[str]) -> Ratios:
     ratios: Ratios = {}
     for path in sorted((folder / machine).glob("*.json")):
         try:
-            ratios |= read_stored(path, "a session of history", _ratios)
+            session = read_stored(path, "a session of history", _RelatedSession)
         except UnreadableFile as error:
             complaints.append(f"{error} It is left out.")
-    return ratios
-
-
-def _ratios(content: dict[str, Any]) -> Ratios:
-    require_schema(content, SCHEMA)
-    reference = text(content["reference"])
-    ratios: Ratios = {}
-    for row in content["figures"]:
-        params = tuple((text(name), str(value)) for name, value in row["params"])
-        key = (Series(text(row["benchmark"]), params), text(row["commit"]))
-        ratios[*key, moment(row["started_ms"])] = (reference, positive(row["reference_value"]))
+            continue
+        for row in session.figures:
+            key = Series(row.benchmark, row.params), row.commit, int(row.started_ms)
+            ratios[key] = session.reference, row.reference_value
     return ratios
