@@ -28,7 +28,6 @@ from asv_bench.output.console import make_console, print_table
 from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.output.stored_json import Text, read_stored
 from asv_bench.output.table import Column, Table
-from asv_bench.pages.report_sections import step_table
 from asv_bench.session.exit_codes import ExitCode
 
 FOLDER = REPOSITORY / "reports" / "counters"
@@ -41,6 +40,19 @@ WHAT = {
     "fused": "a GPU, fused kernels one by one",
     "plain": "a GPU, a kernel an operation",
 }
+STEP_COLUMNS = (
+    Column("what", "path, batch, span", kind="name"),
+    Column("operators", "operators"),
+    Column("new_tensors", "new", "tensors"),
+    Column("new_bytes", "new", "bytes"),
+    Column("copies_to_device", "to", "device"),
+    Column("copies_to_host", "to", "host"),
+    Column("graph_replays", "replays"),
+    Column("launches", "launches"),
+    Column("engine_python_calls", "engine's", "calls"),
+    Column("python_calls", "all", "calls"),
+)
+"""The other counters of a step are in the file."""
 DIFFERENCE_COLUMNS = (
     Column("what", "of", kind="name"),
     Column("counter", "counter", kind="name"),
@@ -83,6 +95,15 @@ class Baseline(msgspec.Struct, frozen=True):
     accepted: Annotated[tuple[Acceptance, ...], msgspec.Meta(min_length=1)]
     steps: Counters
     kernels: Counters
+
+
+def step_table(steps: Mapping[str, Mapping[str, Any]], key: str) -> Table:
+    """A row for each path, batch and span of counted steps, under the key of their versions."""
+    rows = [
+        (name, *(values[column.key] for column in STEP_COLUMNS[1:]))
+        for name, values in steps.items()
+    ]
+    return Table(STEP_COLUMNS, rows, f"what a decode step does ({key})")
 
 
 def installed_versions() -> Versions:

@@ -1,9 +1,9 @@
-"""A made-up checkout whose page has everything: for tests that look at the page in a browser."""
+"""Made-up checkouts and sites for tests of pages: one that has everything, and heavy ones."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 
 from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.git.repository import Commit
+from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.histories import Histories
-from asv_bench.history.kept_answers import ANSWERS, keep_answers
-from asv_bench.history.stored_changes import stored_changes
-from asv_bench.history.triage import triage
+from asv_bench.history.sessions import SessionStarts
+from asv_bench.history.standing import ANSWERS, JudgedChange, keep_answers
+from asv_bench.history.stored_changes import MachineHistory, stored_changes
+from asv_bench.pages.graph import Graph, Line
+from asv_bench.pages.machine_view import MachineView
+from asv_bench.pages.site import Site
 
 HERE, OTHER = "own-this", "own-other"
 STEP = "decode.Decode.track_step_time"
@@ -27,8 +32,8 @@ COMMITS, NEWER = 30, 5
 STEP_AT, FALL_AT = 22, 10
 EVIL = "Speed up </script><script>window.evil = 1</script> <b>&amp; more"
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 BEGUN_MS = 1_790_000_000_000
-_REPORTS = ("headline.json", "roofline.json", "ladder-cpu-2core.json", "counters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,8 @@ class PageProject:
     hashes: list[str] = field(default_factory=list)
 
     @classmethod
-    def make(cls, root: Path, reports: Path) -> PageProject:
-        """Write everything; `reports` lends what other commands have left."""
+    def make(cls, root: Path) -> PageProject:
+        """Write everything."""
         project = cls(root)
         project._commit()
         draws = np.random.default_rng(7)
@@ -64,10 +69,6 @@ class PageProject:
         draft = project._rows(COMMITS, draws)
         project._store("asv-worktree", HERE, "f" * 40, COMMITS, draft, {})
         project._answer()
-        project._peers()
-        for name in _REPORTS:
-            copy = shutil.copytree if (reports / name).is_dir() else shutil.copy
-            copy(reports / name, root / "reports" / name)
         return project
 
     @property
@@ -85,7 +86,7 @@ class PageProject:
     def _commit(self) -> None:
         """All commits in one go, a day apart."""
         self._git("init", "--quiet", "--initial-branch=main")
-        self._git("remote", "add", "origin", "git@github.com:jürgen/beispiel.git".replace("ü", "u"))
+        self._git("remote", "add", "origin", "git@github.com:jurgen/beispiel.git")
         lines: list[str] = []
         for number in range(COMMITS + NEWER):
             who = f"Jürgen Müßig <j@example.org> {BEGUN_MS // 1000 + 86400 * number} +0000"
@@ -144,41 +145,27 @@ class PageProject:
         }
         (kept / f"{commit[:8]}.json").write_text(json.dumps(content))
 
-    def _peers(self) -> None:
-        row = {
-            "workload": "wide",
-            "engine": "vllm",
-            "step_ms": 2.0,
-            "step_ms_range": [1.9, 2.2],
-            "times": {"estimate": 4.0, "low": 3.5, "high": 4.5, "confidence": 0.75},
-            **dict.fromkeys(("tokens_per_s", "ttft_ms", "tpot_ms", "fraction_of_floor"), 1.0),
-            **dict.fromkeys(("startup_s", "peak_gpu_bytes", "peak_rss_bytes"), 1.0),
-            "tokens": {"same": 3, "requests": 4, "first_difference": 17},
-            "settings": "graphs",
-            "versions": {"vllm": "0.24.0"},
-        }
-        content = {"commit": None, "machine": {"gpu": "A GPU"}, "results": {"rows": [row]}}
-        (self.root / "reports" / "peers.json").write_text(json.dumps(content))
-
     def _answer(self) -> None:
         """The rise at batch 8 is confirmed, by `compare` too; the fall is acknowledged."""
-        found = stored_changes(self.histories, (), HERE).found
-        answers = {
-            change: Comparison(
-                "b",
-                change.since.hash,
-                change.until.hash,
-                Verdict.SLOWER,
-                0.079,
-                (0.07, 0.09),
-                0.95,
-                pairs_used=8,
+        judged = [
+            JudgedChange(
+                change,
+                Comparison(
+                    "b",
+                    change.since.hash,
+                    change.until.hash,
+                    Verdict.SLOWER,
+                    0.079,
+                    (0.07, 0.09),
+                    0.95,
+                    pairs_used=8,
+                ),
             )
-            for change, _ in found
+            for change in stored_changes(self.histories, (), HERE).found
             if change.series.param("batch") == "8"
-        }
+        ]
         folder = self.root / "reports"
-        keep_answers(folder / ANSWERS, "2026-11-20T10:00:00+00:00", triage(found, answers))
+        keep_answers(folder / ANSWERS, "2026-11-20T10:00:00+00:00", judged)
         fall = self.hashes[FALL_AT]
         text = f'[[acknowledged]]\ncommit = "{fall[:10]}"\nwhy = "Names are <shorter> now."\n'
         (folder / "acknowledged.toml").write_text(text)
@@ -212,3 +199,47 @@ class PageProject:
         (folder / "runs").mkdir()
         (folder / "runs" / "explain-20261122T100000-1.json").write_text(json.dumps(explained))
         (folder / "runs" / "compare-20261121T100000-1.json").write_text(json.dumps(record))
+
+
+def made_up_site(*, benchmarks: int, commits: int) -> Site:
+    """A page of many figures, to see what it weighs: five processes a commit, noise of 1 %."""
+    draws = np.random.default_rng(3)
+    made = tuple(
+        Commit(
+            hashlib.sha1(str(number).encode()).hexdigest(),
+            f"Say in a sentence of usual length what change {number} does",
+            f"Author {number % 7}",
+        )
+        for number in range(commits)
+    )
+    graphs: list[Graph] = []
+    measured: list[Figure] = []
+    for number in range(benchmarks):
+        series = Series(f"suite{number % 20}.Suite.track_{number}", ())
+        levels = 10.0 ** draws.uniform(-6, 0) * np.exp(0.01 * draws.standard_normal((commits, 5)))
+        figures = {
+            place: Figure(
+                series,
+                "seconds",
+                "machine",
+                commit.hash,
+                DAY_MS * (20_000 + place),
+                tuple(row),
+                DAY_MS,
+            )
+            for place, (commit, row) in enumerate(zip(made, levels.tolist(), strict=True))
+        }
+        measured += figures.values()
+        graphs.append(Graph(series, "seconds", "", (Line(0, figures),)))
+    stored = MachineHistory(
+        "machine",
+        measured,
+        made,
+        off_line=0,
+        environments=[(("python", "3.11"),)],
+        sessions=SessionStarts((DAY_MS,)),
+        ratios={},
+    )
+    behind = {commit.hash: commits - 1 - place for place, commit in enumerate(made)}
+    view = MachineView(stored, (("CPU", "a CPU"),), behind, tuple(graphs))
+    return Site("made up", False, [view])

@@ -64,6 +64,12 @@ class Series:
     params: tuple[tuple[str, str], ...]
 
     @property
+    def name(self) -> str:
+        """The benchmark with its parameters, as asv prints it but for the quotes of texts."""
+        values = ", ".join(value for _, value in self.params)
+        return f"{self.benchmark}({values})" if values else self.benchmark
+
+    @property
     def subject(self) -> str:
         """What is measured: the benchmark's name without the figure."""
         return self.benchmark.rpartition(".")[0]

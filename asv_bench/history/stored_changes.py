@@ -1,11 +1,12 @@
-"""The changes in everything that is stored, each environment of a machine by itself."""
+"""What is stored of each machine along one line of commits or labels, and where it moved."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from asv_bench.errors import NothingMeasured, Refused
+from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import (
     EnvironmentFacts,
     Figure,
@@ -14,17 +15,54 @@ from asv_bench.history.asv_results import (
     dates_of,
     differing,
 )
-from asv_bench.history.change_points import Change, Point, changes_in, points_of
+from asv_bench.history.change_points import Change, changes_in, points_of
 from asv_bench.history.histories import Histories
-from asv_bench.history.sessions import read_ratios, sessions_of
-from asv_bench.process.machine import MachineFacts
+from asv_bench.history.sessions import Ratios, SessionStarts, read_ratios, sessions_of
+
+
+@dataclass(frozen=True, slots=True)
+class MachineHistory:
+    """The figures of one machine, and the line that its series run along."""
+
+    name: str
+    figures: Sequence[Figure]
+    commits: Sequence[Commit]  # what was measured of the line, or labels; oldest first
+    off_line: int  # how many were measured and are not on the line
+    environments: Sequence[EnvironmentFacts]  # the last one measured is the first
+    sessions: SessionStarts
+    ratios: Ratios
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        results: Results,
+        histories: Histories,
+        complaints: list[str],
+        tip: str = "HEAD",
+    ) -> MachineHistory:
+        """What is stored, along the line of first parents that ends at `tip`."""
+        figures = [figure for figure in results.figures if figure.machine == name]
+        line = histories.on_line(dates_of(figures), tip)
+        environments = results.environments_of(name)
+        ratios = read_ratios(histories.sessions, name, complaints)
+        return cls(name, figures, *line, environments, sessions_of(figures), ratios)
+
+    @property
+    def dates(self) -> Mapping[str, int]:
+        """When its commits were made, as `dates_of`."""
+        return dates_of(self.figures)
+
+    def changes(self, figures: Sequence[Figure]) -> list[Change]:
+        """Where one series in one environment moved, oldest first."""
+        return changes_in(points_of(figures, self.commits, self.ratios, self.sessions))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChanges:
-    """Every change with the points of its series, largest first; and notes for the reader."""
+    """Every change, largest first; and notes for the reader."""
 
-    found: list[tuple[Change, list[Point]]]
+    found: list[Change]
     notes: list[str]
 
 
@@ -48,10 +86,10 @@ def stored_changes(
             f"there are no results of a machine called {machine!r}; there are those of "
             f"{', '.join(sorted(results.machines))}."
         )
-    found: list[tuple[Change, list[Point]]] = []
+    found: list[Change] = []
     for name in [machine] if machine else sorted(results.machines):
-        figures = [figure for figure in results.figures if figure.machine == name]
-        commits, beside = histories.on_line(dates_of(figures), tip)
+        of_machine = MachineHistory.of(name, results, histories, notes, tip)
+        beside, environments = of_machine.off_line, of_machine.environments
         if beside and histories.labels:
             notes.append(f"{name}: {beside} of those measured are no labels of [axis] any more.")
         elif beside:
@@ -59,23 +97,19 @@ def stored_changes(
                 f"{name}: {beside} of the commits measured are not on {tip}'s line of first "
                 f"parents and are in no series; --branch names another line."
             )
-        notes += _environments(name, results)
-        ratios = read_ratios(histories.sessions, name, notes)
-        sessions = sessions_of(figures)
+        if len(environments) > 1:
+            listed = "; ".join(differing(one, environments) for one in environments)
+            notes.append(
+                f"{name} has results of {len(environments)} environments, judged apart: {listed}."
+            )
         by_series: dict[tuple[Series, EnvironmentFacts], list[Figure]] = {}
-        for figure in figures:
+        for figure in of_machine.figures:
             if not patterns or any(text in figure.series.benchmark for text in patterns):
                 by_series.setdefault((figure.series, figure.environment), []).append(figure)
-        for members in by_series.values():
-            points = points_of(members, commits, ratios, sessions)
-            found += [(change, points) for change in changes_in(points)]
-    return StoredChanges(sorted(found, key=lambda entry: -abs(entry[0].effect)), notes)
-
-
-def is_of(here: MachineFacts, change: Change) -> bool:
-    """Whether comparing here can confirm a change: its figures are of this machine and software."""
-    versions = here.python, here.torch, here.triton
-    return change.machine == here.name and is_with(change.environment, *versions)
+        found += [
+            change for members in by_series.values() for change in of_machine.changes(members)
+        ]
+    return StoredChanges(sorted(found, key=lambda change: -abs(change.effect)), notes)
 
 
 def is_with(
@@ -86,12 +120,3 @@ def is_with(
     software = {"python": minor, "torch": torch or "none", "triton": triton or "none"}
     stored = dict(environment)
     return all(stored.get(name, version) == version for name, version in software.items())
-
-
-def _environments(machine: str, results: Results) -> list[str]:
-    """What a machine's environments differ in, where it has several."""
-    environments = results.environments_of(machine)
-    if len(environments) < 2:
-        return []
-    listed = "; ".join(differing(one, environments) for one in environments)
-    return [f"{machine} has results of {len(environments)} environments, judged apart: {listed}."]

@@ -7,72 +7,15 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asv_bench.compare.confirmation import Standing
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Better, Figure, Series
-from asv_bench.history.change_points import Change
-from asv_bench.history.kept_answers import KeptAnswer
-from asv_bench.output.figure_rows import METRICS, figure_text, spaced
+from asv_bench.history.standing import JudgedChange
+from asv_bench.output.figure_rows import METRICS, figure_text, spaced, spread_text
 from asv_bench.output.table import percentage
+from asv_bench.pages.records import StoredVerdict
 
 FIGURE_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "itl": "ITL"}
-STATES = {
-    Standing.REGRESSION: "confirmed regression",
-    Standing.IMPROVEMENT: "confirmed improvement",
-    Standing.REFUTED: "refuted",
-    Standing.UNRESOLVED: "not resolved",
-    Standing.NOT_COMPARED: "could not be compared",
-    Standing.CANDIDATE: "not confirmed",
-}
 _TOLD = 3
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedChange:
-    """A change point, what comparing said of it, and why it is acknowledged, if it is.
-
-    `place` is that of the first commit after it.
-    """
-
-    place: int
-    change: Change
-    answer: KeptAnswer | None = None
-    acknowledged: str = ""
-
-    @property
-    def standing(self) -> Standing:
-        """What may be said of it."""
-        return Standing.CANDIDATE if self.answer is None else self.answer.standing
-
-    @property
-    def state(self) -> str:
-        """Its standing in words, or that it is acknowledged."""
-        return "acknowledged" if self.acknowledged else STATES[self.standing]
-
-    @property
-    def is_bad_news(self) -> bool:
-        """Whether somebody should look at it: for the worse, not refuted and not acknowledged."""
-        is_open = not self.acknowledged and self.standing is not Standing.REFUTED
-        return self.change.is_worse and is_open
-
-    @property
-    def sentence(self) -> str:
-        """Its size by the stored figures and, where there is one, by the comparison."""
-        said = f"{percentage(self.change.effect, 1, signed=True)}, {self.state}"
-        answer = self.answer
-        if answer is not None and answer.effect is not None:
-            said += f": {percentage(answer.effect, 2, signed=True)} in {answer.pairs} pairs"
-        return f"{said}. {self.acknowledged}" if self.acknowledged else said
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedVerdict:
-    """What `compare` said of two commits of the line; `place` is that of the head."""
-
-    place: int
-    base: str
-    verdict: str
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +29,9 @@ class Line:
     figures: dict[int, Figure]
 
     @property
-    def latest(self) -> tuple[int, Figure]:
-        """The last place, and its figure."""
-        place = next(reversed(self.figures))
-        return place, self.figures[place]
+    def last_place(self) -> int:
+        """Where it was measured last."""
+        return next(reversed(self.figures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +42,32 @@ class Graph:
     unit: str
     better: Better
     lines: tuple[Line, ...] = ()  # one for each environment, the last measured at the end
-    changes: tuple[MarkedChange, ...] = ()  # in the order of places
-    verdicts: tuple[MarkedVerdict, ...] = ()  # in the order of places
+    changes: tuple[JudgedChange, ...] = ()  # in the order of places
+    verdicts: tuple[StoredVerdict, ...] = ()  # on two commits that were measured
     draft: Figure | None = None  # of a working tree that differs from its commit
 
     @property
-    def key(self) -> str:
-        """Its address on the page, below the machine's."""
-        values = ", ".join(value for _, value in self.series.params)
-        return f"{self.series.benchmark}({values})" if values else self.series.benchmark
+    def newest(self) -> Figure | None:
+        """The figure that was measured last; None where only a working tree was measured."""
+        return self.lines[-1].figures[self.lines[-1].last_place] if self.lines else None
+
+    @property
+    def spread(self) -> str:
+        """That of the newest figure."""
+        return "" if self.newest is None else spread_text(self.newest.spread)
+
+    @property
+    def step(self) -> str:
+        """The newest figure against the one before; "" where there is none."""
+        earlier = list(self.lines[-1].figures.values())[:-1] if self.lines else []
+        bases = [figure for figure in earlier if is_base(figure)]
+        return change_between(self.newest, bases[-1] if bases else None)
+
+    @property
+    def drafted(self) -> str:
+        """What a changed working tree gave, and against the newest figure."""
+        change = change_between(self.draft, self.newest)
+        return self.text_of(self.draft) + (f" ({change})" if change else "")
 
     @property
     def group(self) -> str:

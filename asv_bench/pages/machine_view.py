@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from asv_bench.compare.confirmation import Standing
-from asv_bench.compare.verdict import Verdict
+from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit, GitError, Repository, kind_of
-from asv_bench.history.acknowledged import Acknowledgement, reason_for
-from asv_bench.history.asv_results import (
-    EnvironmentFacts,
-    Figure,
-    Results,
-    Series,
-    dates_of,
-    differing,
-)
-from asv_bench.history.change_points import Change, changes_in, points_of
+from asv_bench.history.asv_results import Figure, Results, Series, differing
+from asv_bench.history.change_points import Change
+from asv_bench.history.estimate import counted
 from asv_bench.history.histories import Histories
-from asv_bench.history.kept_answers import ANSWERS, KeptAnswer, key_of, read_answers
-from asv_bench.history.sessions import SessionStarts, read_ratios, sessions_of
-from asv_bench.pages.graph import Graph, Line, MarkedChange, MarkedVerdict, order_of
+from asv_bench.history.standing import (
+    ANSWERS,
+    Acknowledgement,
+    AnswerKey,
+    JudgedChange,
+    key_of,
+    read_answers,
+    reason_for,
+)
+from asv_bench.history.stored_changes import MachineHistory
+from asv_bench.pages.graph import Graph, Line, order_of
 from asv_bench.pages.records import StoredVerdict
 
 LATELY = 20
@@ -42,87 +43,113 @@ _FACTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedCommit:
-    """A commit at which figures moved, and the graphs with their changes there."""
-
-    commit: Commit
-    changes: tuple[tuple[Graph, MarkedChange], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class MachineView:
-    """Everything that is stored of one machine."""
+    """Everything that is stored of one machine; places are those of its commits."""
 
-    name: str
+    stored: MachineHistory
     facts: tuple[tuple[str, str], ...]
-    # The axis: what was measured of the line of first parents, or labels; oldest first.
-    commits: tuple[Commit, ...]
-    dates: Mapping[str, int]  # when commits were made, in milliseconds since 1970, by full hash
     # How many commits of the line are newer, by full hash; empty where nobody can tell.
     behind: Mapping[str, int]
-    sessions: SessionStarts  # those of its figures
-    # The last one measured is the first; `environment_names` says what sets each apart.
-    environments: tuple[EnvironmentFacts, ...]
     graphs: tuple[Graph, ...]
-    off_line: int = 0  # commits that were measured and are not on the line
     is_here: bool = False
 
     @property
     def title(self) -> str:
         """The hardware that people know it by."""
         facts = dict(self.facts)
-        return facts.get("GPU") or facts.get("CPU") or self.name
+        return facts.get("GPU") or facts.get("CPU") or self.stored.name
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Where its commits stand, by full hash, or label."""
+        return {commit.hash: place for place, commit in enumerate(self.stored.commits)}
 
     @property
     def environment_names(self) -> list[str]:
         """What sets each environment apart; of a single one, nothing."""
-        if len(self.environments) < 2:
-            return [""] * len(self.environments)
-        return [differing(one, self.environments) for one in self.environments]
+        environments = self.stored.environments
+        if len(environments) < 2:
+            return [""] * len(environments)
+        return [differing(one, environments) for one in environments]
 
     @property
-    def changes(self) -> list[tuple[Graph, MarkedChange]]:
-        """All changes with their graphs, those at the newest commits first."""
-        found = [(graph, change) for graph in self.graphs for change in graph.changes]
-        return sorted(found, key=lambda one: (-one[1].place, -abs(one[1].change.effect)))
+    def groups(self) -> list[tuple[str, list[tuple[int, Graph]]]]:
+        """The graphs with their numbers, by what is measured."""
+        grouped = groupby(enumerate(self.graphs), key=lambda one: one[1].group)
+        return [(name, list(graphs)) for name, graphs in grouped]
 
-    def changed_commits(self, *, lately: bool) -> list[ChangedCommit]:
-        """The commits with changes, those that are news or the others, newest first."""
+    @property
+    def changes(self) -> list[tuple[Graph, JudgedChange]]:
+        """All changes with their graphs, those at the newest commits first."""
+        places = self.places
+        found = [(graph, one) for graph in self.graphs for one in graph.changes]
+        return sorted(
+            found,
+            key=lambda one: (-places[one[1].change.commit.hash], -abs(one[1].change.effect)),
+        )
+
+    def changed_commits(
+        self, *, lately: bool
+    ) -> list[tuple[Commit, list[tuple[Graph, JudgedChange]]]]:
+        """The commits at which figures moved, those that are news or the others, newest first."""
+        by_commit = groupby(self.changes, key=lambda one: one[1].change.commit)
         return [
-            ChangedCommit(self.commits[place], tuple(found))
-            for place, found in groupby(self.changes, key=lambda one: one[1].place)
-            if self.is_news(place) == lately
+            (commit, list(found)) for commit, found in by_commit if self.is_news(commit) == lately
         ]
 
-    def is_news(self, place: int) -> bool:
-        """Whether a place is among the last commits measured."""
-        return place >= len(self.commits) - LATELY
+    def is_news(self, commit: Commit) -> bool:
+        """Whether a commit is among the last ones measured."""
+        return commit in self.stored.commits[-LATELY:]
+
+    def newest_change(self, graph: Graph) -> JudgedChange | None:
+        """The newest change of a graph, where it is news."""
+        newest = graph.changes[-1] if graph.changes else None
+        return newest if newest and self.is_news(newest.change.commit) else None
 
     @property
     def news(self) -> tuple[str, str]:
         """Whether anything got worse lately, as a tone, and in a sentence.
 
         The tone is "bad", "open", "good", or "quiet" where nothing can be said."""
-        lately = min(LATELY, len(self.commits))
+        lately = min(LATELY, len(self.stored.commits))
         if lately < 2:
             return "quiet", "Too little was measured to say anything of changes."
-        where = f"in the last {lately} {kind_of(self.commits[-1].hash)}s measured"
-        bad = [one for _, one in self.changes if one.is_bad_news and self.is_news(one.place)]
-        confirmed = sum(one.state == "confirmed regression" for one in bad)
-        doubtful = len(bad) - confirmed
+        where = f"in the last {lately} {kind_of(self.stored.commits[-1].hash)}s measured"
+        bad = [
+            one.standing is Standing.REGRESSION
+            for _, one in self.changes
+            if one.is_bad_news and self.is_news(one.change.commit)
+        ]
+        confirmed, doubtful = bad.count(True), bad.count(False)
         if confirmed:
             more = f"; {doubtful} more suspected" if doubtful else ""
-            return "bad", f"{_counted(confirmed, 'regression')} confirmed {where}{more}."
+            return "bad", f"{counted(confirmed, 'regression')} confirmed {where}{more}."
         if doubtful:
             return "open", (
-                f"{_counted(doubtful, 'change')} for the worse {where}, not confirmed by comparing."
+                f"{counted(doubtful, 'change')} for the worse {where}, not confirmed by comparing."
             )
         return "good", f"Nothing got worse {where}."
+
+    def measured(self, graph: Graph) -> str:
+        """At which commit a graph was measured last, or how long ago if others were since."""
+        if graph.newest is None:
+            return ""
+        commits = self.stored.commits
+        place = graph.lines[-1].last_place
+        if not self.is_stale(graph):
+            return commits[place].short
+        ago = self.behind.get(commits[place].hash, len(commits) - 1 - place)
+        return f"last measured {counted(ago, kind_of(commits[place].hash))} ago"
+
+    def is_stale(self, graph: Graph) -> bool:
+        """Whether other commits were measured since a graph was."""
+        last = len(self.stored.commits) - 1
+        return graph.newest is not None and graph.lines[-1].last_place < last
 
     @property
     def failed(self) -> list[Graph]:
         """The graphs whose newest figure is none, as the benchmark failed."""
-        return [one for one in self.graphs if one.lines and one.lines[-1].latest[1].failed]
+        return [one for one in self.graphs if one.newest is not None and one.newest.failed]
 
     @property
     def newest_ms(self) -> int:
@@ -132,122 +159,115 @@ class MachineView:
         return max((figure.started_ms for figure in figures), default=0)
 
 
-class Collector:
-    """Makes the view of a machine out of what is stored."""
-
-    def __init__(
-        self,
-        name: str,
-        histories: Histories,
-        committed: Results,
-        worktree: Results,
-        verdicts: Sequence[StoredVerdict],
-        acknowledged: Sequence[Acknowledgement],
-        complaints: list[str],
-    ) -> None:
-        self._name, self._histories, self._acknowledged = name, histories, acknowledged
-        self._figures = [one for one in committed.figures if one.machine == name]
-        self._drafts = _newest_drafts([one for one in worktree.figures if one.machine == name])
-        self._verdicts = [one for one in verdicts if one.machine == name]
-        self._dates = dates_of(self._figures)
-        self._commits, self._off_line = histories.on_line(self._dates)
-        self._places = {commit.hash: place for place, commit in enumerate(self._commits)}
-        self._environments = committed.environments_of(name)
-        self._facts = {
-            **worktree.machines.get(name, {}),
-            **committed.machines.get(name, {}),
-            **dict(self._environments[0] if self._environments else ()),
-        }
-        self._sessions = sessions_of(self._figures)
-        self._ratios = read_ratios(histories.sessions, name, complaints)
-        self._answers = read_answers(histories.folder / ANSWERS, name, complaints)
-        self._line = _line(histories)
-        # Of all commits of the line, or labels.
-        self._order = {one: place for place, one in enumerate(self._line or self._places)}
-
-    def view(self, *, is_here: bool) -> MachineView:
-        """All of it."""
-        series: dict[Series, list[Figure]] = {}
-        for figure in [*self._figures, *self._drafts]:
-            series.setdefault(figure.series, []).append(figure)
-        known = {key: value for key, value in self._facts.items() if value != "none"}
-        return MachineView(
-            name=self._name,
-            facts=tuple((label, known[key]) for key, label in _FACTS.items() if key in known),
-            commits=tuple(self._commits),
-            dates=self._dates,
-            behind={} if self._histories.labels else _behind(self._commits, self._line),
-            sessions=self._sessions,
-            environments=tuple(self._environments),
-            graphs=tuple(sorted(map(self._graph, series.values()), key=order_of)),
-            off_line=self._off_line,
-            is_here=is_here,
-        )
-
-    def _graph(self, figures: Sequence[Figure]) -> Graph:
-        """The graph of one series."""
-        one, places = figures[0], self._places
+def machine_view(
+    name: str,
+    histories: Histories,
+    committed: Results,
+    worktree: Results,
+    verdicts: Sequence[StoredVerdict],
+    acknowledged: Sequence[Acknowledgement],
+    complaints: list[str],
+    *,
+    is_here: bool,
+) -> MachineView:
+    """The view of a machine, of what is stored of commits and of working trees."""
+    stored = MachineHistory.of(name, committed, histories, complaints)
+    line = _line(histories)
+    places = {commit.hash: place for place, commit in enumerate(stored.commits)}
+    said = _Said(
+        read_answers(histories.folder / ANSWERS, name, complaints),
+        [one for one in verdicts if one.machine.name == name],
+        {one: place for place, one in enumerate(line or places)},
+    )
+    drafts = _newest_drafts([one for one in worktree.figures if one.machine == name])
+    by_series: dict[Series, list[Figure]] = {}
+    for figure in [*stored.figures, *drafts]:
+        by_series.setdefault(figure.series, []).append(figure)
+    graphs: list[Graph] = []
+    for series, figures in by_series.items():
         lines: list[Line] = []
-        changes: list[MarkedChange] = []
+        changes: list[JudgedChange] = []
         # The environment that was measured last comes first here, and last on the graph.
-        for number, environment in reversed(list(enumerate(self._environments))):
+        for number, environment in reversed(list(enumerate(stored.environments))):
             members = [figure for figure in figures if figure.environment == environment]
             by_place = {places[one.commit]: one for one in members if one.commit in places}
             if not by_place:
                 continue
             lines.append(Line(number, dict(sorted(by_place.items()))))
-            found = changes_in(points_of(members, self._commits, self._ratios, self._sessions))
+            found = stored.changes(members)
             changes += (
-                MarkedChange(
-                    places[change.commit.hash],
-                    change,
-                    self._answer(change, found),
-                    reason_for(change, self._acknowledged),
-                )
+                JudgedChange(change, said.of(change, found), reason_for(change, acknowledged))
                 for change in found
             )
-        graph = Graph(one.series, one.unit, one.better, tuple(lines))
-        return replace(
-            graph,
-            changes=tuple(sorted(changes, key=lambda change: change.place)),
-            verdicts=tuple(self._marked(graph.key)),
-            draft=next((draft for draft in self._drafts if draft.series == one.series), None),
+        graphs.append(
+            Graph(
+                series,
+                figures[0].unit,
+                figures[0].better,
+                tuple(lines),
+                tuple(sorted(changes, key=lambda one: places[one.change.commit.hash])),
+                said.on_line(series, places),
+                next((draft for draft in drafts if draft.series == series), None),
+            )
         )
+    newest = {commit: number for number, commit in enumerate(reversed(line))}
+    facts = {
+        **worktree.machines.get(name, {}),
+        **committed.machines.get(name, {}),
+        **dict(stored.environments[0] if stored.environments else ()),
+    }
+    return MachineView(
+        stored,
+        tuple(
+            (label, facts[key]) for key, label in _FACTS.items() if facts.get(key, "none") != "none"
+        ),
+        {} if histories.labels else {one: newest[one] for one in places if one in newest},
+        tuple(sorted(graphs, key=order_of)),
+        is_here,
+    )
 
-    def _answer(self, change: Change, found: Sequence[Change]) -> KeptAnswer | None:
-        """What comparing said of a change, whichever command compared; `found` are all of a line.
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What comparing said of the changes of a machine, whichever command compared."""
+
+    kept: Mapping[AnswerKey, Comparison]  # by `changes`
+    verdicts: Sequence[StoredVerdict]  # by other commands, oldest first
+    order: Mapping[str, int]  # of all commits of the line, or labels
+
+    def of(self, change: Change, found: Sequence[Change]) -> Comparison | None:
+        """What was said of a change; `found` are all of its line.
 
         A comparison confirms it within the range in which it lies, or around that range where no
         other change is in between.
         """
-        kept = self._answers.get(key_of(change))
+        kept = self.kept.get(key_of(change))
         standing = Standing.REGRESSION if change.is_worse else Standing.IMPROVEMENT
-        if kept is not None and kept.standing is standing:
+        if Standing.of(kept, is_worse=change.is_worse) is standing:
             return kept
         wanted = Verdict.SLOWER if change.is_worse else Verdict.FASTER
-        ranges = {one: (self._order[one.since.hash], self._order[one.until.hash]) for one in found}
+        ranges = {one: (self.order[one.since.hash], self.order[one.until.hash]) for one in found}
         since, until = ranges.pop(change)
-        key = Graph(change.series, change.unit, change.better).key
-        for one in reversed(self._verdicts):
-            base, head = self._order.get(one.base), self._order.get(one.head)
-            if base is None or head is None or (one.key, one.verdict) != (key, wanted):
+        for one in reversed(self.verdicts):
+            base, head = self.order.get(one.said.base), self.order.get(one.said.head)
+            is_about = (one.key, one.said.verdict) == (change.series.name, wanted)
+            if base is None or head is None or not is_about:
                 continue
             is_within = since <= base < head <= until
             is_around = base <= since and until <= head
             is_alone = not any(base < last and first < head for first, last in ranges.values())
             if (is_within or (is_around and is_alone)) and one.is_of(change.environment):
-                return KeptAnswer(standing, one.effect, one.interval, one.pairs, "")
+                return one.said
         return kept
 
-    def _marked(self, key: str) -> Iterator[MarkedVerdict]:
-        """The newest verdict on each two commits of the line."""
+    def on_line(self, series: Series, places: Mapping[str, int]) -> tuple[StoredVerdict, ...]:
+        """The newest verdict on each two commits that were measured."""
         newest = {
-            (one.base, one.head): one
-            for one in self._verdicts
-            if one.key == key and {one.base, one.head} <= self._places.keys()
+            (one.said.base, one.said.head): one
+            for one in self.verdicts
+            if one.key == series.name and {one.said.base, one.said.head} <= places.keys()
         }
-        for (base, head), one in newest.items():
-            yield MarkedVerdict(self._places[head], base, one.verdict, one.sentence)
+        return tuple(newest.values())
 
 
 def _newest_drafts(figures: Sequence[Figure]) -> list[Figure]:
@@ -267,13 +287,3 @@ def _line(histories: Histories) -> Sequence[str]:
         return Repository(histories.repository).first_parents("HEAD")
     except GitError:
         return []
-
-
-def _behind(commits: Sequence[Commit], line: Sequence[str]) -> dict[str, int]:
-    """How many commits of the checked-out line are newer than each."""
-    newer = {commit: number for number, commit in enumerate(reversed(line))}
-    return {commit.hash: newer[commit.hash] for commit in commits if commit.hash in newer}
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -24,7 +24,7 @@ DIGITS = 5
 
 def packed(views: Sequence[MachineView], commit_url: str) -> str:
     """The payload of a page, as `scripts/data.js` unpacks it."""
-    commits = {commit.hash: commit for view in views for commit in view.commits}
+    commits = {commit.hash: commit for view in views for commit in view.stored.commits}
     places = {name: place for place, name in enumerate(commits)}
     content = {
         "commits": _commits(list(commits.values()), views),
@@ -39,7 +39,7 @@ def _commits(commits: Sequence[Commit], views: Sequence[MachineView]) -> dict[st
     dates: dict[str, int] = {}
     behind: dict[str, int] = {}
     for view in views:
-        dates |= view.dates
+        dates |= view.stored.dates
         behind |= view.behind
     return {
         "hash": [commit.hash for commit in commits],
@@ -55,29 +55,29 @@ def _commits(commits: Sequence[Commit], views: Sequence[MachineView]) -> dict[st
 
 def _machine(view: MachineView, places: Mapping[str, int]) -> dict[str, Any]:
     return {
-        "name": view.name,
-        "commits": [places[commit.hash] for commit in view.commits],
-        "sessions": list(view.sessions.begun_ms),
+        "name": view.stored.name,
+        "commits": [places[commit.hash] for commit in view.stored.commits],
+        "sessions": list(view.stored.sessions.begun_ms),
         "environments": view.environment_names,
         "graphs": [_graph(graph, view) for graph in view.graphs],
     }
 
 
 def _graph(graph: Graph, view: MachineView) -> dict[str, Any]:
-    step = _step(graph)
+    step, places = _step(graph), view.places
     return {
-        "key": graph.key,
+        "key": graph.series.name,
         "group": graph.group,
         "title": graph.title,
         "unit": graph.unit,
         "better": graph.better or "lower",
         "metric": graph.pattern,
-        "trend": graph.trend(view.commits),
+        "trend": graph.trend(view.stored.commits),
         "step": step,
         "lines": [_line(line, step, view) for line in graph.lines],
         "changes": [
             {
-                "at": one.place,
+                "at": places[one.change.commit.hash],
                 "state": "acknowledged" if one.acknowledged else one.standing.name.lower(),
                 "worse": one.change.is_worse,
                 "rises": one.change.effect > 0,
@@ -86,7 +86,7 @@ def _graph(graph: Graph, view: MachineView) -> dict[str, Any]:
             for one in graph.changes
         ],
         "verdicts": [
-            {"at": one.place, "verdict": one.verdict, "text": one.sentence}
+            {"at": places[one.said.head], "verdict": one.said.verdict, "text": one.sentence}
             for one in graph.verdicts
         ],
     }
@@ -113,7 +113,7 @@ def _line(line: Line, step: float, view: MachineView) -> dict[str, Any]:
         "lower": lower,
         "upper": upper,
         "processes": [len(figure.samples) for figure in line.figures.values()],
-        "sessions": [view.sessions.session_of(figure) for figure in line.figures.values()],
+        "sessions": [view.stored.sessions.session_of(figure) for figure in line.figures.values()],
     }
 
 

@@ -6,18 +6,20 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asv_bench.compare.verdict import Verdict, word_of
+import msgspec
+
+from asv_bench.compare.verdict import Comparison
 from asv_bench.git.repository import short
 from asv_bench.history.asv_results import EnvironmentFacts
 from asv_bench.history.histories import OWN, Histories
 from asv_bench.history.stored_changes import is_with
 from asv_bench.output.record import RUNS
-from asv_bench.output.stored_json import UnreadableFile, read_stored, text
+from asv_bench.output.stored_json import Text, UnreadableFile, read_stored, text
 from asv_bench.output.table import percentage
 
 COMMANDS = ("compare", "bisect", "explain", "fixed")
@@ -25,28 +27,40 @@ MOST = 200
 """Records of each command that are read, the newest."""
 
 
+class RecordMachine(msgspec.Struct, frozen=True):
+    """The machine of a record, and the versions that are known of it."""
+
+    name: Text
+    python: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """What one comparison came to; `key` is the benchmark as addresses of the page have it.
+    """What a command said of one benchmark of two commits."""
 
-    `effect`, `interval` and `pairs` are as in `compare.verdict.Comparison`; `versions` are those of
-    Python, torch and Triton, where the record says.
-    """
+    command: str
+    machine: RecordMachine
+    said: Comparison
 
-    machine: str
-    key: str
-    base: str
-    head: str
-    verdict: str
-    sentence: str
-    effect: float
-    interval: tuple[float, float] | None = None
-    pairs: int = 0
-    versions: tuple[str, str | None, str | None] | None = None
+    @property
+    def key(self) -> str:
+        """The benchmark as addresses of the page have it: without the quotes of texts."""
+        return re.sub("['\"]", "", self.said.benchmark)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words."""
+        said = self.said
+        effect = percentage(said.effect or 0.0, 2, signed=True)
+        ends = f"{effect} against {short(said.base)} in {said.pairs_used} pairs"
+        return f"{self.command}: {said.word}, {ends}"
 
     def is_of(self, environment: EnvironmentFacts) -> bool:
         """Whether it says something of figures of an environment of its machine."""
-        return self.versions is None or is_with(environment, *self.versions)
+        ran = self.machine
+        return ran.python is None or is_with(environment, ran.python, ran.torch, ran.triton)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +78,31 @@ class StoredRecord:
     # Of single benchmarks, those that a bisection confirmed steps with too.
     verdicts: tuple[StoredVerdict, ...]
 
+    @property
+    def begun(self) -> str:
+        """When, for people."""
+        return self.started[:16].replace("T", " ")
 
-def unquoted(benchmark: str) -> str:
-    """A benchmark as asv prints it, without the quotes of texts among its parameters."""
-    return re.sub("['\"]", "", benchmark)
+    @property
+    def range(self) -> str:
+        """Its ends, readable."""
+        return " to ".join(map(short, self.ends))
+
+
+class _RecordFile(msgspec.Struct):
+    command: Text
+    started: Text
+    machine: RecordMachine
+    settings: dict[str, Any]
+    results: dict[str, Any]
+
+    def is_about(self, histories: Histories) -> bool:
+        """Whether it is of a command and a subject that are wanted."""
+        # Records from before there were subjects name none, and are of kvtrail.
+        subject = self.settings.get("subject") or {"kind": OWN}
+        is_own = subject.get("kind") == OWN
+        is_subject = is_own or subject.get("name") == histories.subject
+        return self.command in COMMANDS and is_own == histories.is_own and is_subject
 
 
 def read_records(histories: Histories) -> list[StoredRecord]:
@@ -76,12 +111,11 @@ def read_records(histories: Histories) -> list[StoredRecord]:
     They are looked for where commands leave them, and beside the histories, where people keep some.
     What is not such a record is passed over.
     """
-    names = [f"{command}-*.json" for command in COMMANDS]
     runs = histories.folder / "runs" if histories.is_own else RUNS
     folders = (runs, histories.folder, histories.folder / "verdicts")
     records: list[StoredRecord] = []
-    for name in names:
-        paths = {path.resolve() for folder in folders for path in folder.glob(name)}
+    for command in COMMANDS:
+        paths = {path.resolve() for one in folders for path in one.glob(f"{command}-*.json")}
         newest = sorted(paths, key=lambda path: path.stat().st_mtime)[-MOST:]
         for path in newest:
             # Other files may be called so; whoever wants to know reads them with their own command.
@@ -106,66 +140,45 @@ def reasons_of(records: Sequence[StoredRecord]) -> dict[str, tuple[str, ...]]:
 
 def _of(histories: Histories, path: Path, content: Mapping[str, Any]) -> list[StoredRecord]:
     """The record, where it is about this subject."""
-    # Records from before there were subjects name none, and are of kvtrail.
-    subject = content["settings"].get("subject") or {"kind": OWN}
-    is_own = subject.get("kind") == OWN
-    wanted = is_own if histories.is_own else not is_own and subject.get("name") == histories.subject
-    command = text(content["command"])
-    if not wanted or command not in COMMANDS:
+    file = msgspec.convert(content, _RecordFile)
+    if not file.is_about(histories):
         return []
-    machine, results = text(content["machine"]["name"]), content["results"]
+    settings, results = file.settings, file.results
     finding = results.get("finding") or {}
-    compared = [*results.get("comparisons", ()), *finding.get("confirmations", ())]
+    given = [*results.get("comparisons", ()), *finding.get("confirmations", ())]
+    compared = msgspec.convert(given, list[Comparison])
+    if compared:
+        ends = compared[0].base, compared[0].head
+    else:
+        ends = (
+            text(finding.get("good") or settings["base"]["hash"]),
+            text(finding.get("bad") or settings["head"]["hash"]),
+        )
     fixed = [one["sentence"] for one in results.get("fixed", ())]
     sentences = tuple(text(one) for one in [*results.get("answer", ()), *fixed])
+    if file.command == "fixed":
+        # Behind the name of a metric stands which two of the three are compared.
+        compared = [replace(one, benchmark=one.benchmark.rpartition(" ")[0]) for one in compared]
     record = StoredRecord(
         path=path,
-        command=command,
-        started=text(content["started"]),
-        machine=machine,
-        ends=_ends(compared[0] if compared else finding, content["settings"]),
+        command=file.command,
+        started=file.started,
+        machine=file.machine.name,
+        ends=ends,
         sentences=sentences,
         answer=" ".join(sentences) or _answer(finding, compared),
         verdicts=tuple(
-            _verdict(one, command, content["machine"])
+            StoredVerdict(file.command, file.machine, one)
             for one in compared
-            if one["effect"] is not None
+            if one.effect is not None
         ),
     )
     return [record]
 
 
-def _ends(one: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[str, str]:
-    older = one.get("base") or one.get("good") or settings["base"]["hash"]
-    newer = one.get("head") or one.get("bad") or settings["head"]["hash"]
-    return text(older), text(newer)
-
-
-def _answer(finding: Mapping[str, Any], compared: Sequence[Mapping[str, Any]]) -> str:
+def _answer(finding: Mapping[str, Any], compared: Sequence[Comparison]) -> str:
     if finding:
         found = ", ".join(map(short, finding.get("suspects") or ()))
         return f"{finding['benchmark']}: {finding['outcome']}" + (f", {found}" if found else "")
-    verdicts = Counter(text(one["verdict"]) for one in compared)
+    verdicts = Counter(str(one.verdict) for one in compared)
     return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
-
-
-def _verdict(one: Mapping[str, Any], command: str, machine: Mapping[str, Any]) -> StoredVerdict:
-    base, verdict = text(one["base"]), Verdict(one["verdict"])
-    effect, pairs = float(one["effect"]), int(one["pairs_used"])
-    word = word_of(verdict, str(one.get("unit", "")), effect)
-    shown = percentage(effect, 2, signed=True)
-    name, low_high, python = text(one["benchmark"]), one.get("interval"), machine.get("python")
-    if command == "fixed":
-        name = name.rpartition(" ")[0]  # of a metric, and which two of the three
-    return StoredVerdict(
-        text(machine["name"]),
-        unquoted(name),
-        base,
-        text(one["head"]),
-        str(verdict),
-        f"{command}: {word}, {shown} against {short(base)} in {pairs} pairs",
-        effect,
-        None if low_high is None else (float(low_high[0]), float(low_high[1])),
-        pairs,
-        (python, machine.get("torch"), machine.get("triton")) if python else None,
-    )

@@ -8,22 +8,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from asv_bench.git.repository import GitError, Repository
-from asv_bench.history.acknowledged import read_acknowledged
 from asv_bench.history.asv_results import read_results
 from asv_bench.history.histories import Histories
+from asv_bench.history.standing import read_acknowledged
 from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import figure_text
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
-from asv_bench.pages.latest import address, rows_of
-from asv_bench.pages.machine_view import LATELY, Collector, MachineView
+from asv_bench.pages.machine_view import LATELY, MachineView, machine_view
 from asv_bench.pages.payload import packed
-from asv_bench.pages.records import read_records, reasons_of, verdicts_of
-from asv_bench.pages.report_sections import ReportSection, report_sections
+from asv_bench.pages.records import StoredRecord, read_records, reasons_of, verdicts_of
 from asv_bench.process.machine import machine_facts
 
 HERE = Path(__file__).parent
@@ -40,6 +39,8 @@ _REMOTE = re.compile(
 )
 _PAGES = {"github": "/commit/", "gitlab": "/-/commit/"}
 """By a part of the host's name: what stands before the hash."""
+MOST_RECORDS = 30
+"""Comparisons, bisections and explanations that are listed, the newest."""
 STYLES = ("uplot/uPlot.min.css", "templates/style.css")
 
 
@@ -53,7 +54,7 @@ class Site:
     subject: str
     is_own: bool
     machines: Sequence[MachineView]
-    reports: Sequence[ReportSection] = ()
+    records: Sequence[StoredRecord] = ()  # those that are listed, newest first
     reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left_out: Sequence[str] = ()
     commit_url: str = ""
@@ -68,7 +69,6 @@ class Site:
                 payload=packed(self.machines, self.commit_url),
                 script=f"/*\n{_texts(LICENCE)}*/\n{_texts(SCRIPTS)}",
                 style=_texts(STYLES),
-                rows_of=rows_of,
                 address=address,
                 percentage=percentage,
                 interval=interval(1),
@@ -90,12 +90,18 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
     worktree = histories.named(read_results(histories.of_worktree))
     records = read_records(histories)
     left_out = [*committed.complaints, *worktree.complaints]
-    reports = report_sections(histories, records, left_out)
     verdicts, acknowledged = verdicts_of(records), read_acknowledged(histories.folder)
     here = machine_facts().name
     views = [
-        Collector(name, histories, committed, worktree, verdicts, acknowledged, left_out).view(
-            is_here=name == here
+        machine_view(
+            name,
+            histories,
+            committed,
+            worktree,
+            verdicts,
+            acknowledged,
+            left_out,
+            is_here=name == here,
         )
         for name in {**committed.machines, **worktree.machines}
     ]
@@ -107,7 +113,7 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
             (view for view in views if view.graphs),
             key=lambda view: (not view.is_here, -view.newest_ms),
         ),
-        reports=reports,
+        records=records[: -1 - MOST_RECORDS : -1],
         reasons=reasons_of(records),
         left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
         commit_url=commit_url(histories.configured, histories.repository),
@@ -115,6 +121,12 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
     if complaints is not None:
         complaints += left_out
     return write_text(histories.pages / "index.html", site.render())
+
+
+def address(machine: str, key: str = "") -> str:
+    """A graph's, or a machine's, address on the page."""
+    parts = [machine, key] if key else [machine]
+    return "#" + "/".join(quote(part, safe="(),'") for part in parts)
 
 
 def _templates() -> Environment:

@@ -10,7 +10,7 @@ import pytest
 from documents import blocks, documents, name_of
 
 import subject_tables
-from asv_bench.history.acknowledged import AcknowledgedFile
+from asv_bench.history.standing import AcknowledgedFile
 from asv_bench.subjects.subject_file import PRESETS, SubjectText
 
 FILES = [

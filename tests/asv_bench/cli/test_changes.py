@@ -20,11 +20,11 @@ from stored_figures import SERIES, figures, hash_of, steps
 from toy_project import git
 from typer.testing import CliRunner
 
-from asv_bench.cli import changes as command
 from asv_bench.cli.commands import build_app
 from asv_bench.compare import noise_pools
 from asv_bench.compare.catalog import Entry, select
 from asv_bench.errors import Refused
+from asv_bench.history import confirming
 from asv_bench.history.asv_results import Figure
 from asv_bench.measure import log
 from asv_bench.measure.samples import CommitUnusable
@@ -276,8 +276,8 @@ def test_an_interruption_keeps_the_answers_and_pairs_there_are(project: Project)
     code, said, found = project.run(*HERE)
     assert code == project.record["results"]["exit_code"] == 130
     assert project.record["results"]["interrupted"] is True
-    assert project.record["notes"] == [command.INTERRUPTED]
-    assert command.INTERRUPTED in said
+    assert project.record["notes"] == [confirming.INTERRUPTED]
+    assert confirming.INTERRUPTED in said
     assert [(change["commit"], change["standing"]) for change in found] == [
         (hash_of(16), "regression"),
         (hash_of(8), "unresolved"),

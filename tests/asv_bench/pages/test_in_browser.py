@@ -13,12 +13,21 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, chromium
-from page_project import COMMITS, EVIL, HERE, OTHER, SIZE, STEP, STEP_AT, TPOT, PageProject
-from page_weight import made_up_site
+from page_project import (
+    COMMITS,
+    EVIL,
+    HERE,
+    OTHER,
+    SIZE,
+    STEP,
+    STEP_AT,
+    TPOT,
+    PageProject,
+    made_up_site,
+)
 
 from asv_bench.pages.site import build_page
 
-ROOT = Path(__file__).resolve().parents[3]
 BATCH_8, BATCH_64 = f"{STEP}(gpt2, 8)", f"{STEP}(gpt2, 64)"
 BOX = "JSON.stringify(document.querySelectorAll('.u-over')[{}].getBoundingClientRect())"
 TIP = "[...document.querySelectorAll('.tip:not([hidden]) p')].map((one) => one.innerText)"
@@ -34,7 +43,7 @@ pytestmark = [
 def project(tmp_path_factory: pytest.TempPathFactory) -> PageProject:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KVTRAIL_MACHINE", HERE)
-        made = PageProject.make(tmp_path_factory.mktemp("project"), ROOT / "reports")
+        made = PageProject.make(tmp_path_factory.mktemp("project"))
         complaints: list[str] = []
         build_page(made.histories, complaints)
         assert complaints == []
@@ -96,7 +105,7 @@ def test_it_opens_on_this_machine_and_on_what_changed(
     assert "Jürgen Müßig, 2026-10-13, 12 commits ago" in newest
     assert "▲ +8.0 % confirmed regression decode: step time, gpt2, batch 8" in newest
     assert "compared +7.90 %, +7.0 % to +9.0 %, in 8 pairs" in newest
-    assert "▲ +8.0 % not confirmed decode: step time, gpt2, batch 64" in newest
+    assert "▲ +8.0 % not confirmed yet decode: step time, gpt2, batch 64" in newest
     assert "acknowledged größe: länge" in older
     assert "Names are <shorter> now." in older
     assert "1 failed when measured last: scheduler: TPOT, gpt2" in seen(browser, ".lead")[0]
@@ -110,20 +119,9 @@ def test_it_opens_on_this_machine_and_on_what_changed(
     )
 
 
-def test_every_section_is_filled(browser: Browser, project: PageProject) -> None:
+def test_answers_and_facts_are_listed(browser: Browser, project: PageProject) -> None:
     opened(browser, project)
     browser.ask("document.querySelectorAll('details').forEach((one) => (one.open = true))")
-    titles = [text.partition("\n")[0] for text in seen(browser, ".reports > details")]
-    assert titles == [
-        "Comparisons, bisections, explanations",
-        "Headline",
-        "Other engines",
-        "Roofline",
-        "Ladder",
-        "Counters",
-    ]
-    details = "[...document.querySelectorAll('.reports > details')]"
-    assert all(browser.ask(f"{details}.map((one) => one.querySelectorAll('td').length)"))
     assert "One more launch of <copy> a step" in " ".join(seen(browser, ".reports td"))
     assert "One more launch of <copy> a step" in seen(browser, ".change")[0]
     assert seen(browser, ".facts div") == ["CPU\nA <fast> CPU", "cores\n2", "Python\n3.11"]
@@ -283,7 +281,7 @@ def test_every_graph_has_an_address(browser: Browser, project: PageProject) -> N
     browser.ask("location.hash = '#no-such-machine/no%such'")
     browser.ask("location.hash = '#own-this/no-such-benchmark'")
     browser.wait_for("document.querySelector('.panel').hidden")
-    browser.ask("location.hash = '#headline'")
+    browser.ask("location.hash = '#answers'")
     assert seen(browser, ".tabs [aria-current]") == [f"{HERE} this machine"]
 
 

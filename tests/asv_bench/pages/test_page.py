@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_project import HERE, STEP, PageProject
-from page_weight import made_up_site
+from page_project import HERE, STEP, PageProject, made_up_site
 from toy_project import git
 
 from asv_bench.history.histories import Histories
 from asv_bench.pages.records import read_records, reasons_of, verdicts_of
-from asv_bench.pages.report_sections import report_sections
 from asv_bench.pages.site import build_page, commit_url, page_of_remote
 
 BASE, HEAD = "a" * 40, "b" * 40
-ROOT = Path(__file__).parents[3]
 
 
 def luminance(colour: str) -> float:
@@ -132,13 +129,12 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
     records = read_records(histories)
     own_ones = {"bisect-1", "compare-1", "compare-3", "explain-1", "fixed-1"}
     assert {one.path.stem for one in records} == own_ones
-    assert {(one.key, one.verdict, one.sentence) for one in verdicts_of(records)} == {
+    assert {(one.key, one.said.verdict, one.sentence) for one in verdicts_of(records)} == {
         ("a.B.track_c(x, 8)", "slower", "compare: slower, +5.00 % against aaaaaaaa in 6 pairs"),
         ("a.B.track_c(x, 8)", "slower", "bisect: slower, +6.00 % against aaaaaaaa in 6 pairs"),
     }
     assert reasons_of(records) == {HEAD: ("1. A copy more.", "That is all.")}
-    [section] = report_sections(histories, records, [])
-    answers = {row["command"]: row["answer"] for row in section.tables[0].to_json()}
+    answers = {one.command: one.answer for one in records}
     assert answers["bisect"] == "c: found, bbbbbbbb"
     assert answers["fixed"] == "c: it is fixed."
     assert answers["explain"] == "1. A copy more. That is all."
@@ -160,7 +156,7 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
 def test_what_any_command_confirmed_is_confirmed_on_the_page(
     tmp_path: Path, command: str, named: str, base: int, head: int, verdict: str, state: str
 ) -> None:
-    project = PageProject.make(tmp_path, ROOT / "reports")
+    project = PageProject.make(tmp_path)
     compared = {
         **comparison(verdict, 0.08),
         "benchmark": named.format(f"{STEP}('gpt2', 64)"),
@@ -181,13 +177,3 @@ def test_what_any_command_confirmed_is_confirmed_on_the_page(
     [change] = graph["changes"]
     assert change["state"] == state
     assert ("+8.00 % in 6 pairs" in change["text"]) == (state == "regression")
-
-
-def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
-    histories, complaints = Histories.of_checkout(tmp_path), []
-    assert report_sections(histories, [], complaints) == []
-    assert complaints == []
-    (tmp_path / "reports").mkdir()
-    (tmp_path / "reports" / "headline.json").write_text('{"rows": [')
-    assert report_sections(histories, [], complaints) == []
-    assert "headline.json is not JSON" in complaints[0]
