@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 from asv_bench.compare.confirmation import Standing
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit, GitError, Repository, kind_of
-from asv_bench.history.asv_results import Figure, Results, Series, differing
+from asv_bench.history.asv_results import Figure, Results, Series, differing, read_results
 from asv_bench.history.change_points import Change
 from asv_bench.history.estimate import counted
 from asv_bench.history.histories import Histories
@@ -19,12 +21,13 @@ from asv_bench.history.standing import (
     AnswerKey,
     JudgedChange,
     key_of,
+    read_acknowledged,
     read_answers,
     reason_for,
 )
 from asv_bench.history.stored_changes import MachineHistory
 from asv_bench.pages.graph import Graph, Line, order_of
-from asv_bench.pages.records import StoredVerdict
+from asv_bench.pages.records import StoredRecord, StoredVerdict, read_records
 
 LATELY = 20
 """Changes among so many of the newest commits that were measured are news."""
@@ -159,72 +162,108 @@ class MachineView:
         return max((figure.started_ms for figure in figures), default=0)
 
 
-def machine_view(
-    name: str,
-    histories: Histories,
-    committed: Results,
-    worktree: Results,
-    verdicts: Sequence[StoredVerdict],
-    acknowledged: Sequence[Acknowledgement],
-    complaints: list[str],
-    *,
-    is_here: bool,
-) -> MachineView:
-    """The view of a machine, of what is stored of commits and of working trees."""
-    stored = MachineHistory.of(name, committed, histories, complaints)
-    line = _line(histories)
-    places = {commit.hash: place for place, commit in enumerate(stored.commits)}
-    said = _Said(
-        read_answers(histories.folder / ANSWERS, name, complaints),
-        [one for one in verdicts if one.machine.name == name],
-        {one: place for place, one in enumerate(line or places)},
-    )
-    drafts = _newest_drafts([one for one in worktree.figures if one.machine == name])
-    by_series: dict[Series, list[Figure]] = {}
-    for figure in [*stored.figures, *drafts]:
-        by_series.setdefault(figure.series, []).append(figure)
-    graphs: list[Graph] = []
-    for series, figures in by_series.items():
+@dataclass(frozen=True, slots=True)
+class StoredPage:
+    """Everything that the page of a subject is made of."""
+
+    histories: Histories
+    committed: Results
+    worktree: Results
+    records: Mapping[Path, StoredRecord]
+    acknowledged: Sequence[Acknowledgement]
+    line: Sequence[str]  # all labels, or all commits of the checked-out line; oldest first
+    complaints: list[str]
+
+    @classmethod
+    def of(cls, histories: Histories) -> StoredPage:
+        """What is stored of a subject."""
+        committed = histories.read()
+        worktree = histories.named(read_results(histories.of_worktree))
+        line = histories.labels
+        if not line:
+            with suppress(GitError):
+                line = tuple(Repository(histories.repository).first_parents("HEAD"))
+        return cls(
+            histories,
+            committed,
+            worktree,
+            read_records(histories),
+            read_acknowledged(histories.folder),
+            line,
+            [*committed.complaints, *worktree.complaints],
+        )
+
+    @property
+    def machines(self) -> list[str]:
+        """Their names."""
+        return list({**self.committed.machines, **self.worktree.machines})
+
+    def view(self, name: str, *, is_here: bool) -> MachineView:
+        """The view of a machine."""
+        stored = MachineHistory.of(name, self.committed, self.histories, self.complaints)
+        places = {commit.hash: place for place, commit in enumerate(stored.commits)}
+        said = _Said(
+            read_answers(self.histories.folder / ANSWERS, name, self.complaints),
+            [
+                one
+                for record in self.records.values()
+                for one in record.verdicts
+                if record.machine.name == name
+            ],
+            {one: place for place, one in enumerate(self.line or places)},
+        )
+        drafts = _newest_drafts([one for one in self.worktree.figures if one.machine == name])
+        series: dict[Series, list[Figure]] = {}
+        for figure in [*stored.figures, *drafts.values()]:
+            series.setdefault(figure.series, []).append(figure)
+        graphs = [self._graph(of, stored, said, drafts, places) for of in series.values()]
+        facts = {
+            **self.worktree.machines.get(name, {}),
+            **self.committed.machines.get(name, {}),
+            **dict(stored.environments[0] if stored.environments else ()),
+        }
+        known = {key: facts[key] for key in _FACTS if facts.get(key, "none") != "none"}
+        newer = {commit: number for number, commit in enumerate(reversed(self.line))}
+        return MachineView(
+            stored,
+            tuple((_FACTS[key], value) for key, value in known.items()),
+            {} if self.histories.labels else {one: newer[one] for one in places if one in newer},
+            tuple(sorted(graphs, key=order_of)),
+            is_here,
+        )
+
+    def _graph(
+        self,
+        figures: Sequence[Figure],
+        stored: MachineHistory,
+        said: _Said,
+        drafts: Mapping[Series, Figure],
+        places: Mapping[str, int],
+    ) -> Graph:
+        """The graph of one series."""
         lines: list[Line] = []
         changes: list[JudgedChange] = []
         # The environment that was measured last comes first here, and last on the graph.
         for number, environment in reversed(list(enumerate(stored.environments))):
             members = [figure for figure in figures if figure.environment == environment]
             by_place = {places[one.commit]: one for one in members if one.commit in places}
-            if not by_place:
-                continue
-            lines.append(Line(number, dict(sorted(by_place.items()))))
-            found = stored.changes(members)
-            changes += (
-                JudgedChange(change, said.of(change, found), reason_for(change, acknowledged))
-                for change in found
-            )
-        graphs.append(
-            Graph(
-                series,
-                figures[0].unit,
-                figures[0].better,
-                tuple(lines),
-                tuple(sorted(changes, key=lambda one: places[one.change.commit.hash])),
-                said.on_line(series, places),
-                next((draft for draft in drafts if draft.series == series), None),
-            )
+            if by_place:
+                lines.append(Line(number, dict(sorted(by_place.items()))))
+                found = stored.changes(members)
+                changes += (
+                    JudgedChange(one, said.of(one, found), reason_for(one, self.acknowledged))
+                    for one in found
+                )
+        series = figures[0].series
+        return Graph(
+            series,
+            figures[0].unit,
+            figures[0].better,
+            tuple(lines),
+            tuple(sorted(changes, key=lambda one: places[one.change.commit.hash])),
+            said.on_line(series, places),
+            drafts.get(series),
         )
-    newest = {commit: number for number, commit in enumerate(reversed(line))}
-    facts = {
-        **worktree.machines.get(name, {}),
-        **committed.machines.get(name, {}),
-        **dict(stored.environments[0] if stored.environments else ()),
-    }
-    return MachineView(
-        stored,
-        tuple(
-            (label, facts[key]) for key, label in _FACTS.items() if facts.get(key, "none") != "none"
-        ),
-        {} if histories.labels else {one: newest[one] for one in places if one in newest},
-        tuple(sorted(graphs, key=order_of)),
-        is_here,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,20 +309,10 @@ class _Said:
         return tuple(newest.values())
 
 
-def _newest_drafts(figures: Sequence[Figure]) -> list[Figure]:
+def _newest_drafts(figures: Sequence[Figure]) -> dict[Series, Figure]:
     """Those of the working tree that was measured last."""
-    if not figures:
-        return []
-    newest = max(figures, key=lambda figure: figure.started_ms)
+    newest = max(figures, key=lambda figure: figure.started_ms, default=None)
+    if newest is None:
+        return {}
     alike = (newest.commit, newest.environment)
-    return [one for one in figures if (one.commit, one.environment) == alike]
-
-
-def _line(histories: Histories) -> Sequence[str]:
-    """All labels, or all commits of the checked-out line, the oldest first; empty without one."""
-    if histories.labels:
-        return histories.labels
-    try:
-        return Repository(histories.repository).first_parents("HEAD")
-    except GitError:
-        return []
+    return {one.series: one for one in figures if (one.commit, one.environment) == alike}

@@ -1,15 +1,13 @@
-"""Records of the commands that compare and explain commits, as the page shows them."""
+"""Records of the commands that compare and explain commits, as far as the page shows them."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal, get_args
 
 import msgspec
 
@@ -19,10 +17,10 @@ from asv_bench.history.asv_results import EnvironmentFacts
 from asv_bench.history.histories import OWN, Histories
 from asv_bench.history.stored_changes import is_with
 from asv_bench.output.record import RUNS
-from asv_bench.output.stored_json import Text, UnreadableFile, read_stored, text
+from asv_bench.output.stored_json import Text, UnreadableFile, read_stored
 from asv_bench.output.table import percentage
 
-COMMANDS = ("compare", "bisect", "explain", "fixed")
+Command = Literal["compare", "bisect", "explain", "fixed"]
 MOST = 200
 """Records of each command that are read, the newest."""
 
@@ -54,8 +52,8 @@ class StoredVerdict:
         """The verdict in words."""
         said = self.said
         effect = percentage(said.effect or 0.0, 2, signed=True)
-        ends = f"{effect} against {short(said.base)} in {said.pairs_used} pairs"
-        return f"{self.command}: {said.word}, {ends}"
+        pairs = f"{effect} against {short(said.base)} in {said.pairs_used} pairs"
+        return f"{self.command}: {said.word}, {pairs}"
 
     def is_of(self, environment: EnvironmentFacts) -> bool:
         """Whether it says something of figures of an environment of its machine."""
@@ -63,122 +61,87 @@ class StoredVerdict:
         return ran.python is None or is_with(environment, ran.python, ran.torch, ran.triton)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRecord:
-    """What a record of one of `COMMANDS` says of a subject."""
-
-    path: Path
-    command: str
-    started: str  # when, as ISO writes it
-    machine: str
-    # The older and the newer of the commits that it is about, full hashes or labels.
-    ends: tuple[str, str]
-    sentences: tuple[str, ...]  # the answer of `explain` or `fixed`
-    answer: str  # that of any command, in a line
-    # Of single benchmarks, those that a bisection confirmed steps with too.
-    verdicts: tuple[StoredVerdict, ...]
-
-    @property
-    def begun(self) -> str:
-        """When, for people."""
-        return self.started[:16].replace("T", " ")
-
-    @property
-    def range(self) -> str:
-        """Its ends, readable."""
-        return " to ".join(map(short, self.ends))
+class _Subject(msgspec.Struct):
+    kind: str = ""
+    name: str = ""
 
 
-class _RecordFile(msgspec.Struct):
-    command: Text
-    started: Text
+class _End(msgspec.Struct):
+    hash: Text = ""
+
+
+class _Settings(msgspec.Struct):
+    # Records from before there were subjects name none, and are of kvtrail.
+    subject: _Subject | None = None
+    head: _End | None = None
+
+
+class _Finding(msgspec.Struct):
+    confirmations: list[Comparison] = []
+
+
+class _Results(msgspec.Struct):
+    comparisons: list[Comparison] = []
+    finding: _Finding | None = None
+    answer: list[Text] = []
+
+
+class StoredRecord(msgspec.Struct):
+    """What the page reads of a record."""
+
+    command: Command
+    started: Text  # when, as ISO writes it
     machine: RecordMachine
-    settings: dict[str, Any]
-    results: dict[str, Any]
+    settings: _Settings
+    results: _Results
 
     def is_about(self, histories: Histories) -> bool:
-        """Whether it is of a command and a subject that are wanted."""
-        # Records from before there were subjects name none, and are of kvtrail.
-        subject = self.settings.get("subject") or {"kind": OWN}
-        is_own = subject.get("kind") == OWN
-        is_subject = is_own or subject.get("name") == histories.subject
-        return self.command in COMMANDS and is_own == histories.is_own and is_subject
+        """Whether it is of the subject of some histories."""
+        subject = self.settings.subject or _Subject(OWN)
+        if histories.is_own or subject.kind == OWN:
+            return histories.is_own and subject.kind == OWN
+        return subject.name == histories.subject
+
+    @property
+    def verdicts(self) -> list[StoredVerdict]:
+        """Those on single benchmarks, also of steps that a bisection confirmed."""
+        compared = list(self.results.comparisons)
+        if self.results.finding is not None:
+            compared += self.results.finding.confirmations
+        if self.command == "fixed":
+            # Behind the name of a metric stands which two of the three are compared.
+            compared = [replace(it, benchmark=it.benchmark.rpartition(" ")[0]) for it in compared]
+        return [
+            StoredVerdict(self.command, self.machine, one)
+            for one in compared
+            if one.effect is not None
+        ]
 
 
-def read_records(histories: Histories) -> list[StoredRecord]:
-    """The records about the subject of some histories, oldest first.
+def read_records(histories: Histories) -> dict[Path, StoredRecord]:
+    """The records about the subject of some histories by their files, oldest first.
 
     They are looked for where commands leave them, and beside the histories, where people keep some.
     What is not such a record is passed over.
     """
     runs = histories.folder / "runs" if histories.is_own else RUNS
     folders = (runs, histories.folder, histories.folder / "verdicts")
-    records: list[StoredRecord] = []
-    for command in COMMANDS:
+    found: dict[Path, StoredRecord] = {}
+    for command in get_args(Command):
         paths = {path.resolve() for one in folders for path in one.glob(f"{command}-*.json")}
-        newest = sorted(paths, key=lambda path: path.stat().st_mtime)[-MOST:]
-        for path in newest:
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime)[-MOST:]:
             # Other files may be called so; whoever wants to know reads them with their own command.
             with contextlib.suppress(UnreadableFile):
-                records += read_stored(path, "a record", partial(_of, histories, path))
-    return sorted(records, key=lambda record: record.started)
+                record = read_stored(path, "a record", StoredRecord)
+                if record.is_about(histories):
+                    found[path] = record
+    return dict(sorted(found.items(), key=lambda one: one[1].started))
 
 
-def verdicts_of(records: Sequence[StoredRecord]) -> list[StoredVerdict]:
-    """Everything that records say of single benchmarks, oldest first."""
-    return [verdict for record in records for verdict in record.verdicts]
-
-
-def reasons_of(records: Sequence[StoredRecord]) -> dict[str, tuple[str, ...]]:
+def reasons_of(records: Mapping[Path, StoredRecord]) -> dict[str, list[str]]:
     """What explanations found, the newest, by the commit whose change they explain."""
     return {
-        record.ends[1]: record.sentences
-        for record in records
-        if record.command == "explain" and record.sentences
+        record.settings.head.hash: record.results.answer
+        for record in records.values()
+        if record.command == "explain" and record.settings.head and record.results.answer
     }
-
-
-def _of(histories: Histories, path: Path, content: Mapping[str, Any]) -> list[StoredRecord]:
-    """The record, where it is about this subject."""
-    file = msgspec.convert(content, _RecordFile)
-    if not file.is_about(histories):
-        return []
-    settings, results = file.settings, file.results
-    finding = results.get("finding") or {}
-    given = [*results.get("comparisons", ()), *finding.get("confirmations", ())]
-    compared = msgspec.convert(given, list[Comparison])
-    if compared:
-        ends = compared[0].base, compared[0].head
-    else:
-        ends = (
-            text(finding.get("good") or settings["base"]["hash"]),
-            text(finding.get("bad") or settings["head"]["hash"]),
-        )
-    fixed = [one["sentence"] for one in results.get("fixed", ())]
-    sentences = tuple(text(one) for one in [*results.get("answer", ()), *fixed])
-    if file.command == "fixed":
-        # Behind the name of a metric stands which two of the three are compared.
-        compared = [replace(one, benchmark=one.benchmark.rpartition(" ")[0]) for one in compared]
-    record = StoredRecord(
-        path=path,
-        command=file.command,
-        started=file.started,
-        machine=file.machine.name,
-        ends=ends,
-        sentences=sentences,
-        answer=" ".join(sentences) or _answer(finding, compared),
-        verdicts=tuple(
-            StoredVerdict(file.command, file.machine, one)
-            for one in compared
-            if one.effect is not None
-        ),
-    )
-    return [record]
-
-
-def _answer(finding: Mapping[str, Any], compared: Sequence[Comparison]) -> str:
-    if finding:
-        found = ", ".join(map(short, finding.get("suspects") or ()))
-        return f"{finding['benchmark']}: {finding['outcome']}" + (f", {found}" if found else "")
-    verdicts = Counter(str(one.verdict) for one in compared)
-    return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())

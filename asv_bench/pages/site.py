@@ -13,16 +13,14 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from asv_bench.git.repository import GitError, Repository
-from asv_bench.history.asv_results import read_results
 from asv_bench.history.histories import Histories
-from asv_bench.history.standing import read_acknowledged
 from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import figure_text
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
-from asv_bench.pages.machine_view import LATELY, MachineView, machine_view
+from asv_bench.pages.machine_view import LATELY, MachineView, StoredPage
 from asv_bench.pages.payload import packed
-from asv_bench.pages.records import StoredRecord, read_records, reasons_of, verdicts_of
+from asv_bench.pages.records import reasons_of
 from asv_bench.process.machine import machine_facts
 
 HERE = Path(__file__).parent
@@ -39,8 +37,6 @@ _REMOTE = re.compile(
 )
 _PAGES = {"github": "/commit/", "gitlab": "/-/commit/"}
 """By a part of the host's name: what stands before the hash."""
-MOST_RECORDS = 30
-"""Comparisons, bisections and explanations that are listed, the newest."""
 STYLES = ("uplot/uPlot.min.css", "templates/style.css")
 
 
@@ -54,7 +50,6 @@ class Site:
     subject: str
     is_own: bool
     machines: Sequence[MachineView]
-    records: Sequence[StoredRecord] = ()  # those that are listed, newest first
     reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left_out: Sequence[str] = ()
     commit_url: str = ""
@@ -86,25 +81,9 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
     The page is one file, and fetches nothing. What of the stored files is left out is said on it,
     and in `complaints`.
     """
-    committed = histories.read()
-    worktree = histories.named(read_results(histories.of_worktree))
-    records = read_records(histories)
-    left_out = [*committed.complaints, *worktree.complaints]
-    verdicts, acknowledged = verdicts_of(records), read_acknowledged(histories.folder)
-    here = machine_facts().name
-    views = [
-        machine_view(
-            name,
-            histories,
-            committed,
-            worktree,
-            verdicts,
-            acknowledged,
-            left_out,
-            is_here=name == here,
-        )
-        for name in {**committed.machines, **worktree.machines}
-    ]
+    stored = StoredPage.of(histories)
+    left_out, here = stored.complaints, machine_facts().name
+    views = [stored.view(name, is_here=name == here) for name in stored.machines]
     site = Site(
         subject=histories.subject,
         is_own=histories.is_own,
@@ -113,8 +92,7 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
             (view for view in views if view.graphs),
             key=lambda view: (not view.is_here, -view.newest_ms),
         ),
-        records=records[: -1 - MOST_RECORDS : -1],
-        reasons=reasons_of(records),
+        reasons=reasons_of(stored.records),
         left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
         commit_url=commit_url(histories.configured, histories.repository),
     )

@@ -119,10 +119,9 @@ def test_it_opens_on_this_machine_and_on_what_changed(
     )
 
 
-def test_answers_and_facts_are_listed(browser: Browser, project: PageProject) -> None:
+def test_reasons_and_facts_are_listed(browser: Browser, project: PageProject) -> None:
     opened(browser, project)
     browser.ask("document.querySelectorAll('details').forEach((one) => (one.open = true))")
-    assert "One more launch of <copy> a step" in " ".join(seen(browser, ".reports td"))
     assert "One more launch of <copy> a step" in seen(browser, ".change")[0]
     assert seen(browser, ".facts div") == ["CPU\nA <fast> CPU", "cores\n2", "Python\n3.11"]
 
@@ -281,7 +280,7 @@ def test_every_graph_has_an_address(browser: Browser, project: PageProject) -> N
     browser.ask("location.hash = '#no-such-machine/no%such'")
     browser.ask("location.hash = '#own-this/no-such-benchmark'")
     browser.wait_for("document.querySelector('.panel').hidden")
-    browser.ask("location.hash = '#answers'")
+    browser.ask("location.hash = '#figures'")
     assert seen(browser, ".tabs [aria-current]") == [f"{HERE} this machine"]
 
 
