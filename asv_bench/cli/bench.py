@@ -13,7 +13,7 @@ from asv_bench.git.commits import WORKING_TREE
 from asv_bench.git.working_tree import working_tree
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.histories import Histories
-from asv_bench.history.history_session import HistorySession, Measured
+from asv_bench.history.history_session import HistorySession
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY, WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
@@ -69,8 +69,9 @@ def bench(
         console.print(described)
         suite.choose(benchmark or selection.any_of(), None)
         measured = session.measure([commit], console, yes=yes)
-    if require_gpu:
-        require_gpu_figure(measured)
+    series = [tuple(value for _, value in one.series.params) for one in measured.figures]
+    if require_gpu and not any(on_the_gpu(repr(values)) for values in series):
+        raise MeasurementFailed("--require-gpu was given, but no benchmark ran on the GPU.")
     facts = session.record.machine
     files.show(figure_table(measured.figures, title_of(facts, commit)))
     path = session.write_record(files.record)
@@ -101,14 +102,6 @@ def tree_to_measure(suite: OwnSuite, histories: Histories) -> tuple[str, Path, s
         )
     place = f"filed as {commit[:8]} under reports/asv-worktree"
     return commit, histories.of_worktree, f"{line} ({place})"
-
-
-def require_gpu_figure(measured: Measured) -> None:
-    """Raise a MeasurementFailed unless some figure is of the GPU."""
-    for figure in measured.figures:
-        if on_the_gpu(repr(tuple(value for _, value in figure.series.params))):
-            return
-    raise MeasurementFailed("--require-gpu was given, but no benchmark ran on the GPU.")
 
 
 def title_of(facts: MachineFacts, commit: str) -> str:

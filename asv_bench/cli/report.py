@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
 
-from asv_bench.errors import NothingMeasured
+from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.git.repository import NoRepository, Repository
-from asv_bench.history.asv_pages import AsvError, publish
+from asv_bench.history.asv_results import read_results
+from asv_bench.history.filing import write_published
 from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
+from asv_bench.output.stored_json import read_stored
 from asv_bench.packages import require_packages
+from asv_bench.process.environment import measured_environment
+from asv_bench.process.run_apart import last_words
 from asv_bench.session.options import AxisKind, ResultsFolder, SubjectPath
 from asv_bench.subjects.choose import Choice
+
+_LAST_LINES = 3
 
 
 def report(
@@ -46,7 +56,7 @@ def build_all_pages(histories: Histories, console: Console) -> Path:
     if any(histories.results.glob("*/machine.json")) and not histories.labels:
         try:
             publish(histories, branch_to_show(histories.repository))
-        except AsvError as error:
+        except MeasurementFailed as error:
             print_sentences(console, [f"asv's own pages stay as they are: {error}"])
     return build_own_page(histories, console)
 
@@ -69,3 +79,40 @@ def branch_to_show(repository: Path) -> str:
     except NoRepository:
         return "HEAD"
     return "HEAD" if main is None else "main"
+
+
+def publish(histories: Histories, branch: str) -> None:
+    """Build asv's pages of what is stored of the commits on a branch, in a folder of this process.
+
+    Raises MeasurementFailed with asv's own words, or where its configuration is missing.
+    """
+    source = histories.configured / "asv.conf.json"
+    if not source.is_file():
+        raise MeasurementFailed(f"{source} is missing; run this from a checkout of the project.")
+    config = read_stored(source, "asv's configuration", dict)
+    with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+        shown = Path(scratch) / "results"
+        write_published(read_results(histories.results), histories.results, shown)
+        config |= {
+            "repo": str(histories.repository),
+            "env_dir": str(Path(scratch) / "env"),
+            "benchmark_dir": str(histories.configured / config["benchmark_dir"]),
+            "results_dir": str(shown),
+            "html_dir": str(histories.folder / "html"),
+            "branches": [branch],
+        }
+        path = Path(scratch) / "asv.conf.json"
+        path.write_text(json.dumps(config, indent=4) + "\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "asv", "--config", str(path), "publish", "--no-pull"],
+            cwd=histories.configured,
+            env=measured_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    if done.returncode:
+        raise MeasurementFailed(f"asv could not publish: {last_words(done.stdout, _LAST_LINES)}")

@@ -21,11 +21,12 @@ from asv.plugins.git import Git
 
 from asv_bench.git.commit_tree import lay_out
 from asv_bench.git.repository import GitError, Repository, git_environment
-from asv_bench.history.asv_machine import describe_machine
+from asv_bench.history.life_results import describe_machine
 from asv_bench.process.environment import ENVIRONMENT_TYPE, borrowed_paths, measured_environment
 from asv_bench.process.machine import machine_facts
 
 _HOST_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_COMMIT_FILE, _HOST_FILE = "commit.pth", "host_packages.pth"
 
 
 class HostEnvironment(environment.Environment):  # type: ignore[misc]
@@ -46,10 +47,6 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
                 f"The 'host' environment borrows the packages of the Python that runs asv, which "
                 f"is {_HOST_PYTHON}; it cannot provide Python {python}."
             )
-        if requirements:
-            raise environment.EnvironmentUnavailable(
-                "The 'host' environment installs nothing: remove 'req' from the asv matrix."
-            )
         # The base class derives the directory's name from these two before it stores them.
         self._python = python
         self._requirements = requirements
@@ -62,29 +59,20 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
         """Whether `python` is the version of the interpreter that runs asv."""
         return python in ("same", _HOST_PYTHON)
 
-    @property
-    def _site_packages(self) -> Path:
-        return Path(self._path) / "lib" / f"python{_HOST_PYTHON}" / "site-packages"
-
-    @property
-    def _host_file(self) -> Path:
-        return self._site_packages / "host_packages.pth"
-
-    @property
-    def _commit_file(self) -> Path:
-        # Sorts before the host's file: .pth files are read in order and the first path wins.
-        return self._site_packages / "commit.pth"
+    def _path_file(self, name: str) -> Path:
+        """A file of paths: they are read in the order of their names, and the first path wins."""
+        return Path(self._path) / "lib" / f"python{_HOST_PYTHON}" / "site-packages" / name
 
     def check_presence(self) -> bool:
         """Whether the environment exists and still borrows from this very interpreter."""
-        if not (super().check_presence() and self._host_file.is_file()):
-            return False
-        return self._host_file.read_text() == _path_lines(borrowed_paths())
+        host = self._path_file(_HOST_FILE)
+        is_there = super().check_presence() and host.is_file()
+        return is_there and host.read_text() == _path_lines(borrowed_paths())
 
     def _setup(self) -> None:
         command = [sys.executable, "-m", "venv", "--system-site-packages", "--without-pip"]
         util.check_call([*command, self._path])
-        self._host_file.write_text(_path_lines(borrowed_paths()))
+        self._path_file(_HOST_FILE).write_text(_path_lines(borrowed_paths()))
 
     def find_executable(self, executable: str) -> str:
         """Locate an executable; asv only asks whether `pip` is there: Python stands in."""
@@ -98,7 +86,7 @@ class HostEnvironment(environment.Environment):  # type: ignore[misc]
         except GitError as error:
             raise util.UserError(str(error)) from None
         self._set_installed_commit_hash(None)
-        self._commit_file.write_text(_path_lines([str(checkout)]))
+        self._path_file(_COMMIT_FILE).write_text(_path_lines([str(checkout)]))
         self._set_installed_commit_hash(commit_hash)
         self._set_commit_hash(commit_hash)
 

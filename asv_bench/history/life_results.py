@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import statistics
 import sys
 import tempfile
@@ -13,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from asv_bench.history.asv_machine import describe_hardware, describe_machine
 from asv_bench.history.asv_results import Results
 from asv_bench.history.filing import file_results
 from asv_bench.history.histories import Histories, filed_under
@@ -194,6 +194,30 @@ class LifeResults:
                 record_samples=True,
             )
         results.save(str(session))
+
+
+def describe_hardware(facts: MachineFacts) -> dict[str, str]:
+    """What asv stores of a machine: only what changes speed, as each entry keys a series.
+
+    Of the operating system only the kind is kept: with its patch level, each update would start a
+    new series.
+    """
+    return {
+        "machine": facts.name,
+        "os": platform.system(),
+        "arch": platform.machine(),
+        "cpu": facts.cpu,
+        "num_cpu": str(facts.cores),
+        "ram": f"{facts.memory_gib or 0:.0f} GiB",
+        "gpu": facts.gpu or "none",
+        "driver": facts.driver or "none",
+    }
+
+
+def describe_machine(facts: MachineFacts) -> dict[str, str]:
+    """What asv stores of the hardware, and the packages that kvtrail's own benchmarks run with."""
+    packages = {"torch": facts.torch or "none", "triton": facts.triton or "none"}
+    return {**describe_hardware(facts), **packages}
 
 
 def _all_positive(by_device: Mapping[str, Mapping[str, list[float]]]) -> bool:

@@ -16,9 +16,8 @@ from toy_project import ROOT, ToyProject, git, make_project, run_ruler
 from asv_bench.cli import bench as bench_module
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.working_tree import WorkingTree, snapshot
-from asv_bench.history.asv_results import Figure, Series, read_results
+from asv_bench.history.asv_results import read_results
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
-from asv_bench.history.history_session import Measured
 from asv_bench.process.environment import MEASURED_PACKAGES
 
 
@@ -165,20 +164,6 @@ def test_a_gpu_that_is_required_must_be_there(
     assert not (toy.root / "reports").exists()
 
 
-def test_a_gpu_that_is_required_must_have_been_measured() -> None:
-    def measured(**params: str) -> Measured:
-        series = Series("decode.Decode.track_step_time", tuple(params.items()))
-        figure = Figure(series, "seconds", "own-toy", "a" * 40, 0, (1.0,), 0)
-        return Measured((figure,), {})
-
-    bench_module.require_gpu_figure(measured(model="gpt2", batch="8"))
-    bench_module.require_gpu_figure(measured(shape="gpt2-b64-c512"))
-    bench_module.require_gpu_figure(measured(shape="llama8b-b1-c1024"))
-    for params in ({"model": "gpt2-tiny"}, {"shape": "cpu-small"}, {"batch": "8"}):
-        with pytest.raises(MeasurementFailed, match="no benchmark ran on the GPU"):
-            bench_module.require_gpu_figure(measured(**params))
-
-
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(Refused, match="exclude each other"):
         bench_module.bench(quick=True, full=True)
@@ -230,6 +215,9 @@ def test_a_selection_leaves_out_what_the_machine_would_skip_and_an_anchor_still_
     assert measured(has_gpu=False) == ["tiny", "host"]
     assert measured(has_gpu=True) == ["full", "kernel", "host"]
     assert [name for name in names if on_the_gpu(names[name])] == ["full", "kernel"]
+    # As `bench --require-gpu` asks of stored figures.
+    assert on_the_gpu(repr(("llama8b-b1-c1024",)))
+    assert not on_the_gpu(repr(("gpt2-tiny", "8")))
     (pattern,) = QUICK.changed(("^decode",), None).on(has_gpu=False).patterns
     assert re.search(pattern, "decode.Decode.track_tpot('gpt2-tiny', 8, 128)")
     assert not re.search(pattern, "host.decode.track_tpot('gpt2-tiny', 8, 128)")
