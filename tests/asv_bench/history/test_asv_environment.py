@@ -18,38 +18,17 @@ from asv_bench.history import asv_environment
 from asv_bench.history.asv_results import Figure, read_results
 
 
-def run_asv(
-    root: Path, *arguments: str, python: str = sys.executable, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def run_asv(root: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """asv at a toy's root, with the toy's working tree on PYTHONPATH as a trap."""
     inherited = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-    environment = inherited | {"PYTHONPATH": str(root), "KVTRAIL_MACHINE": "toy"} | variables
     return subprocess.run(
-        [python, "-m", "asv", *arguments],
+        [sys.executable, "-m", "asv", "run", "--bench=Toy", "--show-stderr", *arguments],
         cwd=root,
-        env=environment,
+        env={**inherited, "PYTHONPATH": str(root), "KVTRAIL_MACHINE": "toy", **variables},
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def measure(root: Path, commits: list[str], *extra: str, **options: str) -> str:
-    (root / "hashes").write_text("\n".join(commits))
-    done = run_asv(
-        root,
-        "run",
-        "--interleave-rounds",
-        "--record-samples",
-        "--show-stderr",
-        "--attribute=rounds=2",
-        "--bench=Toy",
-        *extra,
-        f"HASHFILE:{root / 'hashes'}",
-        **options,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +45,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
     project.commits.append(project.commit("no engine"))
     (project.root / "engine").mkdir()
     project.set_engine(99)
-    measure(project.root, project.commits, HOME=str(home), GIT_DIR=f"{elsewhere}/.git")
+    (project.root / "hashes").write_text("\n".join(project.commits))
+    rounds = ("--interleave-rounds", "--record-samples", "--attribute=rounds=2")
+    hashes = f"HASHFILE:{project.root / 'hashes'}"
+    done = run_asv(project.root, *rounds, hashes, HOME=str(home), GIT_DIR=f"{elsewhere}/.git")
+    assert done.returncode == 0, done.stdout + done.stderr
     assert not list(home.iterdir()), "asv wrote to the home directory"
     return project
 
@@ -81,30 +64,12 @@ def test_each_commit_is_measured_with_its_own_engine_by_todays_ruler(measured: T
     samples = {commit: one.samples for commit, one in figures(measured, "step").items()}
     assert samples == {first: (1.0, 1.0), second: (2.0, 2.0)}, "no engine, no figure"
     assert {one.samples for one in figures(measured, "ruler").values()} == {(7.0, 7.0)}
-
-
-def test_each_sample_is_of_a_process_of_its_own_with_one_thread(measured: ToyProject) -> None:
+    # Each in a process of its own, with one thread.
     assert {one.samples for one in figures(measured, "threads").values()} == {(1.0, 1.0)}
-    of_commits = [one.samples for one in figures(measured, "process").values()]
-    processes = [sample for samples in of_commits for sample in samples]
+    processes = [one for of in figures(measured, "process").values() for one in of.samples]
     assert len(processes) == len(set(processes)) == 4
-
-
-@pytest.mark.thorough
-def test_without_interleaving_samples_are_still_of_different_processes(
-    tmp_path: Path,
-) -> None:
-    # asv then gives all rounds one working directory, in which the runs are shared.
-    project = make_project(tmp_path / "project", commits=1)
-    measure(project.root, project.commits, "--no-interleave-rounds")
-    (figure,) = figures(project, "process").values()
-    assert len(set(figure.samples)) == 2
-
-
-def test_the_machine_is_described_by_the_rulers_facts(measured: ToyProject) -> None:
     machines = read_results(measured.root / "reports" / "asv").machines
     assert list(machines) == ["own-toy"]
-    assert machines["own-toy"]["os"] == "Linux"
     assert {"gpu", "driver", "torch", "triton", "num_cpu"} <= set(machines["own-toy"])
 
 
@@ -120,56 +85,24 @@ def test_commits_are_laid_out_as_they_are_and_nothing_is_installed(measured: Toy
     assert measured.git("status", "--porcelain").split() == ["??", "engine/", "??", "hashes"]
 
 
+@pytest.mark.thorough
 def test_measuring_the_existing_environment_is_refused(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project", commits=1)
-    done = run_asv(
-        project.root,
-        "run",
-        "-E",
-        "existing",
-        "--show-stderr",
-        "--bench=Toy",
-        "--set-commit-hash",
-        project.commits[0],
-    )
+    done = run_asv(project.root, "-E", "existing", "--set-commit-hash", project.commits[0])
     assert done.returncode == 2, done.stdout
     assert "cannot tell which commit's engine it imports" in " ".join(done.stdout.split())
     assert all(figure.failed for figure in figures(project, "step").values())
 
 
-@pytest.mark.thorough
-def test_asv_runs_from_an_environment_that_itself_borrows(tmp_path: Path) -> None:
-    """As under nox on a GPU host: a venv that reaches the host's packages by a .pth file."""
-    project = make_project(tmp_path / "project", commits=1)
-    borrowed = tmp_path / "host" / "borrowed-packages"
-    borrowed.mkdir(parents=True)
-    (borrowed / "only_on_the_host.py").write_text("NUMBER = 41.5\n")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "nox"], check=True)
-    (site_packages,) = (tmp_path / "nox" / "lib").glob("python*/site-packages")
-    # What this interpreter imports may itself be borrowed: nox's sessions share one environment.
-    lines = [*asv_environment.borrowed_paths(), str(borrowed)]
-    (site_packages / "host.pth").write_text("\n".join(lines) + "\n")
-    (project.root / "engine" / "__init__.py").write_text(
-        "import only_on_the_host\nSTEP = only_on_the_host.NUMBER\n"
-    )
-    commit = project.commit("needs the host")
-    measure(project.root, [commit], python=str(tmp_path / "nox" / "bin" / "python"))
-    assert figures(project, "step")[commit].samples == (41.5, 41.5)
-
-
-def test_other_pythons_are_declined() -> None:
+def test_the_host_lends_its_own_python_and_no_checkout_of_the_project(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     host = f"{sys.version_info.major}.{sys.version_info.minor}"
     accepted = filter(asv_environment.HostEnvironment.matches, (host, "same", "2.7"))
     assert list(accepted) == [host, "same"]
-
-
-def test_checkouts_of_the_project_are_not_borrowed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    checkout = tmp_path / "checkout"
+    checkout, packages = tmp_path / "checkout", tmp_path / "site-packages"
     (checkout / "asv_bench").mkdir(parents=True)
     (checkout / "asv_bench" / "__main__.py").write_text("")
-    packages = tmp_path / "site-packages"
     packages.mkdir()
     standard = sysconfig.get_path("stdlib")
     entries = [str(checkout), str(packages), str(tmp_path / "missing"), standard]
@@ -194,7 +127,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_guard_accepts_the_commit_under_test_and_nothing_else(
-    environment: Path, monkeypatch: pytest.MonkeyPatch
+    environment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert sharing.check_identity() == "c" * 40
     for variable in ("ASV_COMMIT", "ASV_ENV_TYPE"):
@@ -206,43 +139,32 @@ def test_the_guard_accepts_the_commit_under_test_and_nothing_else(
         other.setenv("ASV_COMMIT", "d" * 40)
         with pytest.raises(WrongEngineError, match="holds no commit"):
             sharing.check_identity()
+    with monkeypatch.context() as imported:
+        impostor = type(sys)("engine")
+        impostor.__file__ = "/elsewhere/engine/__init__.py"
+        imported.setitem(sys.modules, "engine", impostor)
+        with pytest.raises(WrongEngineError, match="/elsewhere/engine"):
+            sharing.check_identity()
+    with monkeypatch.context() as installed:
+        elsewhere = tmp_path / "installed"
+        (elsewhere / "engine").mkdir(parents=True)
+        (elsewhere / "engine" / "__init__.py").write_text("")
+        installed.syspath_prepend(str(elsewhere))
+        with pytest.raises(WrongEngineError, match="installed/engine, not from the checkout"):
+            sharing.check_identity()
     (environment / "COMMIT").write_text("e" * 40)
     with pytest.raises(WrongEngineError, match="holds eeeeeeee"):
         sharing.check_identity()
 
 
-def test_the_guard_refuses_an_engine_from_elsewhere(
-    environment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    elsewhere = tmp_path / "installed"
-    (elsewhere / "engine").mkdir(parents=True)
-    (elsewhere / "engine" / "__init__.py").write_text("")
-    monkeypatch.syspath_prepend(str(elsewhere))
-    with pytest.raises(WrongEngineError, match="installed/engine, not from the checkout"):
-        sharing.check_identity()
-
-
-def test_the_guard_judges_the_module_that_is_imported(
-    environment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    impostor = type(sys)("engine")
-    impostor.__file__ = "/elsewhere/engine/__init__.py"
-    monkeypatch.setitem(sys.modules, "engine", impostor)
-    with pytest.raises(WrongEngineError, match="/elsewhere/engine"):
-        sharing.check_identity()
-
-
 def test_a_commit_without_kernels_skips_even_where_a_namesake_is_installed(
-    environment: Path, tmp_path: Path
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     namesake = tmp_path / "site-packages"
     (namesake / "kernels").mkdir(parents=True)
     (namesake / "kernels" / "__init__.py").write_text("")
-    sys.path.append(str(namesake))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(namesake)])
     (environment / "kernels" / "__init__.py").unlink()
     (environment / "kernels").rmdir()
-    try:
-        with pytest.raises(SkipNotImplemented, match="no 'kernels' package"):
-            sharing.check_identity()
-    finally:
-        sys.path.remove(str(namesake))
+    with pytest.raises(SkipNotImplemented, match="no 'kernels' package"):
+        sharing.check_identity()
