@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -93,25 +93,15 @@ class Change:
 
     def to_json(self) -> dict[str, Any]:
         """The change as JSON-ready values."""
+        ends = ("before", "commit", "since", "until")
+        others = [one.name for one in fields(self) if one.name not in ("series", *ends)]
         return {
             "benchmark": self.series.benchmark,
             "params": dict(self.series.params),
-            "machine": self.machine,
-            "environment": dict(self.environment),
-            "unit": self.unit,
-            "better": self.better,
-            "before": self.before.hash,
-            "commit": self.commit.hash,
-            "since": self.since.hash,
-            "until": self.until.hash,
+            **{name: getattr(self, name).hash for name in ends},
             "subject": self.commit.subject,
-            "effect": self.effect,
-            "interval": list(self.interval),
-            "before_value": self.before_value,
-            "after_value": self.after_value,
-            "commits_before": self.commits_before,
-            "commits_after": self.commits_after,
-            "reference": self.reference,
+            **{name: getattr(self, name) for name in others},
+            "environment": dict(self.environment),
         }
 
 

@@ -65,20 +65,35 @@ class LifeResults:
 
     def factors(self) -> dict[str, dict[str, float]]:
         """By metric that several devices measured, `device_factors` of it."""
-        return {
-            metric: device_factors(by_device)
-            for metric, by_device in self._by_device().items()
-            if len(by_device) > 1 and _all_positive(by_device)
-        }
+        found = {}
+        for metric, by_device in self._by_device().items():
+            values = [one for of in by_device.values() for some in of.values() for one in some]
+            # Devices have shares of all figures of a metric, and a count of 0 has none.
+            if len(by_device) > 1 and min(values) > 0:
+                found[metric] = device_factors(by_device)
+        return found
 
     def remarks(self) -> list[str]:
         """What is done, or cannot be, about differences between devices."""
-        devices = {metric: len(of_metric) for metric, of_metric in self._by_device().items()}
-        return [
-            sentence
-            for metric, factors in self.factors().items()
-            for sentence in _sentences(metric, devices[metric], factors)
-        ]
+        found = []
+        by_device = self._by_device()
+        for metric, factors in self.factors().items():
+            devices = len(by_device[metric])
+            if factors:
+                low, *_, high = sorted(factors, key=factors.__getitem__)
+                found.append(
+                    f"{metric}: {len(factors)} devices read between "
+                    f"{100 * (factors[low] - 1):+.2f} % ({low}) and "
+                    f"{100 * (factors[high] - 1):+.2f} % ({high}) of their mean, and each figure "
+                    f"is divided by its device's share of it."
+                )
+            if len(factors) < devices:
+                found.append(
+                    f"{metric}: {devices - len(factors)} of {devices} devices have measured no "
+                    f"commit that others have, so what differs between devices looks like a "
+                    f"difference between commits; more --rounds tell them apart."
+                )
+        return found
 
     def _by_device(self) -> dict[str, dict[str, dict[str, list[float]]]]:
         """Figures by metric, by device and by commit."""
@@ -218,26 +233,3 @@ def describe_machine(facts: MachineFacts) -> dict[str, str]:
     """What asv stores of the hardware, and the packages that kvtrail's own benchmarks run with."""
     packages = {"torch": facts.torch or "none", "triton": facts.triton or "none"}
     return {**describe_hardware(facts), **packages}
-
-
-def _all_positive(by_device: Mapping[str, Mapping[str, list[float]]]) -> bool:
-    """Whether devices have shares of all figures of a metric: a count of 0 has none."""
-    return all(min(values) > 0 for of in by_device.values() for values in of.values())
-
-
-def _sentences(metric: str, devices: int, factors: Mapping[str, float]) -> list[str]:
-    found = []
-    if factors:
-        low, high = (pick(factors, key=factors.__getitem__) for pick in (min, max))
-        found.append(
-            f"{metric}: {len(factors)} devices read between {100 * (factors[low] - 1):+.2f} % "
-            f"({low}) and {100 * (factors[high] - 1):+.2f} % ({high}) of their mean, and each "
-            f"figure is divided by its device's share of it."
-        )
-    if len(factors) < devices:
-        found.append(
-            f"{metric}: {devices - len(factors)} of {devices} devices have measured no commit "
-            f"that others have, so what differs between devices looks like a difference between "
-            f"commits; more --rounds tell them apart."
-        )
-    return found
