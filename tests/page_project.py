@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import re
 import subprocess
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,16 +153,7 @@ class PageProject:
         judged = [
             JudgedChange(
                 change,
-                Comparison(
-                    "b",
-                    change.since.hash,
-                    change.until.hash,
-                    Verdict.SLOWER,
-                    0.079,
-                    (0.07, 0.09),
-                    0.95,
-                    pairs_used=8,
-                ),
+                _slower("b", change.since.hash, change.until.hash, effect=0.079, pairs=8),
             )
             for change in stored_changes(self.histories, (), HERE).found
             if change.series.param("batch") == "8"
@@ -169,16 +163,8 @@ class PageProject:
         fall = self.hashes[FALL_AT]
         text = f'[[acknowledged]]\ncommit = "{fall[:10]}"\nwhy = "Names are <shorter> now."\n'
         (folder / "acknowledged.toml").write_text(text)
-        compared = Comparison(
-            f"{STEP}('gpt2', 8)",
-            self.hashes[STEP_AT - 1],
-            self.hashes[STEP_AT],
-            Verdict.SLOWER,
-            0.081,
-            (0.07, 0.09),
-            0.95,
-            pairs_used=6,
-        )
+        ends = self.hashes[STEP_AT - 1], self.hashes[STEP_AT]
+        compared = _slower(f"{STEP}('gpt2', 8)", *ends, effect=0.081, pairs=6)
         record = {
             "command": "compare",
             "started": "2026-11-21T10:00:00+00:00",
@@ -199,6 +185,18 @@ class PageProject:
         (folder / "runs").mkdir()
         (folder / "runs" / "explain-20261122T100000-1.json").write_text(json.dumps(explained))
         (folder / "runs" / "compare-20261121T100000-1.json").write_text(json.dumps(record))
+
+
+def _slower(benchmark: str, base: str, head: str, *, effect: float, pairs: int) -> Comparison:
+    said = Comparison(benchmark, base, head, Verdict.SLOWER, effect, (0.07, 0.09), 0.95)
+    return replace(said, pairs_used=pairs)
+
+
+def figures_in(page: str) -> dict[str, Any]:
+    """What the page's script is given."""
+    [payload] = re.findall(r'<script type="text/plain" id="figures">(.*?)</script>', page, re.S)
+    content: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(payload)))
+    return content
 
 
 def made_up_site(*, benchmarks: int, commits: int) -> Site:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from page_project import HERE, STEP, PageProject, made_up_site
+from page_project import HERE, STEP, PageProject, figures_in, made_up_site
 from toy_project import git
 
 from asv_bench.history.histories import Histories
@@ -35,6 +33,9 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_have_contrast(scheme: str) -> None:
     page = made_up_site(benchmarks=1, commits=2).render()
+    # It names the licence of what it carries.
+    assert "Copyright (c) 2022 Leon Sorokin" in page
+    assert "Permission is hereby granted" in page
     light, dark = re.findall(r":root \{(.*?)\}", page, re.S)
     colours = dict(re.findall(r"--([\w-]+): (#\w{6})", light if scheme == "light" else dark))
     texts = ("ink", "muted", "accent", "worse", "better", "open")
@@ -42,12 +43,6 @@ def test_colours_have_contrast(scheme: str) -> None:
     assert min(contrast(colours[one], colours["raised"]) for one in texts) >= 4.5
     drawn = [name for name in colours if name.startswith("line-")]
     assert min(contrast(colours[one], colours["ground"]) for one in ("faint", *drawn)) >= 3
-
-
-def test_the_page_names_the_licence_of_what_it_carries() -> None:
-    page = made_up_site(benchmarks=1, commits=2).render()
-    assert "Copyright (c) 2022 Leon Sorokin" in page
-    assert "Permission is hereby granted" in page
 
 
 @pytest.mark.parametrize(
@@ -167,9 +162,7 @@ def test_what_any_command_confirmed_is_confirmed_on_the_page(
     text = record(command, {"kind": "kvtrail"}, results).replace('"m"', f'"{HERE}"')
     (tmp_path / "reports" / "runs" / f"{command}-2.json").write_text(text)
     page = build_page(project.histories).read_text()
-    packed = re.findall(r'id="figures">(.*?)</script>', page, re.S)[0]
-    machines = json.loads(zlib.decompress(base64.b64decode(packed)))["machines"]
-    [graphs] = [one["graphs"] for one in machines if one["name"] == HERE]
+    [graphs] = [one["graphs"] for one in figures_in(page)["machines"] if one["name"] == HERE]
     [graph] = [one for one in graphs if one["key"] == f"{STEP}(gpt2, 64)"]
     [change] = graph["changes"]
     assert change["state"] == state
