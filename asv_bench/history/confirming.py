@@ -132,7 +132,6 @@ class Confirming(Session):
         return [one for one in self._suspicions.values() if one not in self._answers]
 
     def names(self) -> Sequence[str]:
-        """See `Session`."""
         return list(dict.fromkeys(end for one in self._left() for end in (one.before, one.after)))
 
     def devices(self) -> Sequence[str]:
@@ -140,7 +139,6 @@ class Confirming(Session):
         return super().devices() if self._left() else ()
 
     def begin(self) -> list[str]:
-        """See `Session`."""
         return [f"comparing the commits around {len(self._left())} changes"]
 
     def source(self) -> AbstractContextManager[SourceOf]:
@@ -228,7 +226,6 @@ class Confirming(Session):
         )
 
     def results(self) -> dict[str, Any]:
-        """See `Session`."""
         return {
             "interrupted": self._is_interrupted,
             "changes": [entry.to_json() for entry in self._judged()],
