@@ -196,7 +196,6 @@ def test_commits_are_first_parents_newest_first(bare: ToyProject) -> None:
     ("commit_range", "complaint"),
     [
         ("nowhere..HEAD", "no commits called 'nowhere..HEAD'"),
-        ("HEAD~99..HEAD", "no commits called"),
         ("HEAD..HEAD", "holds no commits"),
         ("--all", "is an option of git"),
         ("", "no commits called ''"),
@@ -220,19 +219,17 @@ def test_a_dirty_tree_is_refused_and_left_alone(bare: ToyProject, changed: str) 
     assert not (bare.root / ".asv").exists()
 
 
-def test_a_shallow_repository_is_refused(bare: ToyProject, tmp_path: Path) -> None:
-    clone = tmp_path / "shallow"
+def test_a_repository_without_a_whole_history_is_refused(bare: ToyProject, tmp_path: Path) -> None:
+    clone, empty = tmp_path / "shallow", tmp_path / "empty"
     git(tmp_path, "clone", "--quiet", "--depth=2", f"file://{bare.root}", str(clone))
     with pytest.raises(Refused, match="shallow"):
         commits_of("HEAD~1..HEAD", clone)
-
-
-def test_a_directory_without_commits_is_refused(tmp_path: Path) -> None:
+    empty.mkdir()
     with pytest.raises(Refused, match="not a git repository"):
-        commits_of("HEAD", tmp_path)
-    git(tmp_path, "init", "--quiet")
+        commits_of("HEAD", empty)
+    git(empty, "init", "--quiet")
     with pytest.raises(Refused, match="not a git repository with commits"):
-        commits_of("HEAD", tmp_path)
+        commits_of("HEAD", empty)
 
 
 def test_commits_that_cannot_be_measured_are_a_failure(toy: ToyProject) -> None:
@@ -259,7 +256,7 @@ def cells(table: Table) -> list[list[str]]:
     return [list(row) for row in zip(*(map(str, column.cells) for column in columns), strict=True)]
 
 
-def test_the_table_is_of_scheduler_where_that_was_measured(tmp_path: Path) -> None:
+def test_tables_are_of_scheduler_where_that_was_measured(tmp_path: Path) -> None:
     figures = [
         figure_of("b" * 40, 2, "scheduler.Scheduler.track_step_time", TINY, 0.0022),
         figure_of("a" * 40, 1, "scheduler.Scheduler.track_step_time", TINY, 0.0020),
@@ -279,9 +276,7 @@ def test_the_table_is_of_scheduler_where_that_was_measured(tmp_path: Path) -> No
         ["bbbbbbbb", "-", "2.20 ms\n+10.0 %", "2.00 ms\n+100.0 %"],
         ["cccccccc", "600 ms", "-", "-"],
     ]
-
-
-def test_without_scheduler_the_tables_are_of_what_was_selected(tmp_path: Path) -> None:
+    # Without it they are of what was selected.
     decode = {"model": "gpt2", "batch": "8", "context": "128"}
     figures = [
         figure_of("a" * 40, 1, "decode.Decode.track_step_time", decode, 0.001),
