@@ -66,7 +66,9 @@ def test_failures_are_kept_and_what_no_benchmark_measures_now_is_not(
     tmp_path: Path, results: dict[str, list[Any]], expected: list[tuple[str | None, Any]]
 ) -> None:
     write(tmp_path, results)
-    figures = read_results(tmp_path).figures
+    found = read_results(tmp_path)
+    figures = found.figures
+    assert found.complaints == ()
     assert [(dict(one.series.params).get("batch"), one.samples) for one in figures] == expected
     assert all(one.failed == math.isnan(one.median) == (not one.samples) for one in figures)
 
