@@ -123,8 +123,7 @@ def history(
         if ratios is None:
             line = f"{short(pinned)}, the reference, gave no figure; nothing is divided by it"
         console.print(line)
-    page = build_all_pages(histories, console)
-    console.print(f"page: {page}")
+    console.print(f"page: {build_all_pages(histories, console)}")
     measured.require_all()
 
 

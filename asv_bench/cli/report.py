@@ -40,8 +40,7 @@ def report(
     require_packages("asv", "jinja2")
     require_writable(*(histories.folder / kept / "file" for kept in ("pages", "html")))
     console = make_console()
-    page = build_all_pages(histories, console)
-    console.print(f"page: {page}")
+    console.print(f"page: {build_all_pages(histories, console)}")
     html = histories.folder / "html"
     if html.is_dir():
         console.print(

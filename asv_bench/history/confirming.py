@@ -70,51 +70,38 @@ class Confirming(Session):
         acknowledged = read_acknowledged(histories.folder)
         self._reasons = {change: reason_for(change, acknowledged) for change in stored.found}
         here = machine_facts()
-        self._wanted = list(
-            islice(
-                (
-                    change
-                    for change, reason in self._reasons.items()
-                    if change.machine == here.name
-                    and is_with(change.environment, here.python, here.torch, here.triton)
-                    and not reason
-                ),
-                most,
-            )
+        versions = here.python, here.torch, here.triton
+        open_here = (
+            change
+            for change, reason in self._reasons.items()
+            if not reason and change.machine == here.name and is_with(change.environment, *versions)
         )
+        self._wanted = list(islice(open_here, most))
         self._suspicions: dict[Change, Suspicion] = {}
         self._answers: dict[Suspicion, Comparison] = {}
         self._is_interrupted = False
 
     def known(self) -> ExitCode | None:
         """See `Session`: no change is to be compared, or nothing differs between its commits."""
-        self._suspect(self._chosen())
+        self._suspect()
         if not self._how.anyway:
             self._answers |= self._same()
         return None if self._left() else self._code()
 
-    def _chosen(self) -> list[str]:
-        """The metrics that are still there of those that changed."""
-        benchmarks = {change.series.benchmark for change in self._wanted}
-        if not benchmarks:
-            return []
+    def _suspect(self) -> None:
+        """Find what to compare for each change; say of which the benchmark is gone."""
+        if not self._wanted:
+            return
         newest = self._wanted[0]
-        names = "|".join(sorted(map(re.escape, benchmarks)))
+        names = sorted({re.escape(change.series.benchmark) for change in self._wanted})
         # Names of kvtrail's own have parameters behind them.
         end = r"(\(|$)" if self._subject.is_own else "$"
         self._subject.near = [newest.since.hash, newest.until.hash]
-        with contextlib.suppress(NothingSelected):
-            self._choice.choose(self._subject, [f"^({names}){end}"])
-            return [metric.name for metric in self._subject.metrics]
-        return []
-
-    def _suspect(self, names: Sequence[str]) -> None:
-        """Find what to compare for each change; say of which the benchmark is gone.
-
-        `names` are those of today's benchmarks with parameters, or of a subject's metrics.
-        """
         # Stored results are read without the quotes of texts (`asv_results.Series`).
-        today = {_unquoted(name): name for name in names}
+        today: dict[str, str] = {}
+        with contextlib.suppress(NothingSelected):
+            self._choice.choose(self._subject, [f"^({'|'.join(names)}){end}"])
+            today = {_unquoted(metric.name): metric.name for metric in self._subject.metrics}
         for change in self._wanted:
             name = change.series.name
             found = today.get(_unquoted(name))

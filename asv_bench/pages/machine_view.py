@@ -71,8 +71,6 @@ class MachineView:
     def environment_names(self) -> list[str]:
         """What sets each environment apart; of a single one, nothing."""
         environments = self.stored.environments
-        if len(environments) < 2:
-            return [""] * len(environments)
         return [differing(one, environments) for one in environments]
 
     @property
@@ -85,11 +83,11 @@ class MachineView:
     def changes(self) -> list[tuple[Graph, JudgedChange]]:
         """All changes with their graphs, those at the newest commits first."""
         places = self.places
-        found = [(graph, one) for graph in self.graphs for one in graph.changes]
-        return sorted(
-            found,
-            key=lambda one: (-places[one[1].change.commit.hash], -abs(one[1].change.effect)),
-        )
+
+        def order(one: tuple[Graph, JudgedChange]) -> tuple[int, float]:
+            return -places[one[1].change.commit.hash], -abs(one[1].change.effect)
+
+        return sorted(((graph, one) for graph in self.graphs for one in graph.changes), key=order)
 
     def changed_commits(
         self, *, lately: bool
