@@ -103,16 +103,11 @@ def test_fewer_samples_replace_none_and_only_what_was_measured_now_is_printed(
     assert len(sessions) == 2
 
 
-def run_both(root: Path, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
-    with ThreadPoolExecutor() as pool:
-        return [
-            run.result() for run in [pool.submit(run_bench, root, *arguments) for _ in range(2)]
-        ]
-
-
 @pytest.mark.thorough
 def test_of_two_sessions_at_once_one_is_refused_and_the_other_unharmed(toy: ToyProject) -> None:
-    done = run_both(toy.root, "--rounds", "4", "--benchmark", "track_step")
+    words = ("--rounds", "4", "--benchmark", "track_step")
+    with ThreadPoolExecutor() as pool:
+        done = [*pool.map(lambda _: run_bench(toy.root, *words), range(2))]
     refused, measured = sorted(done, key=lambda run: run.returncode == 0)
     assert measured.returncode == 0, measured.stdout + measured.stderr
     assert refused.returncode == 2
@@ -173,13 +168,10 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         STANDARD.changed(("(",), None)
 
 
-def test_only_changes_that_bear_on_the_figures_count() -> None:
+def test_a_snapshot_holds_the_tree_as_it_stands(toy: ToyProject, tmp_path: Path) -> None:
     changed = ("README.md", "engine/engine.py", "tests/x.py", "asv.conf.json", "asv_bench/new.py")
     measured = ["engine/engine.py", "asv.conf.json", "asv_bench/new.py"]
     assert WorkingTree("a" * 40, changed).measured_changes == measured
-
-
-def test_a_snapshot_holds_the_tree_as_it_stands(toy: ToyProject, tmp_path: Path) -> None:
     (toy.root / "engine" / "new.py").write_text("ANSWER = 42\n")
     (toy.root / "kernels" / "__init__.py").unlink()
     toy.git("add", "engine/new.py")
@@ -194,11 +186,8 @@ def test_a_snapshot_holds_the_tree_as_it_stands(toy: ToyProject, tmp_path: Path)
     assert (toy.git("status", "--porcelain"), toy.git("count-objects")) == before
     toy.set_engine(2)
     assert snapshot(toy.root, scratch) != commit
-
-
-def test_a_directory_without_an_engine_cannot_be_measured(tmp_path: Path) -> None:
     with pytest.raises(MeasurementFailed, match="nothing to measure"):
-        snapshot(tmp_path, tmp_path / "scratch.git")
+        snapshot(tmp_path, scratch)
 
 
 def test_a_selection_leaves_out_what_the_machine_would_skip_and_an_anchor_still_anchors() -> None:
