@@ -17,7 +17,7 @@ import numpy as np
 
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit
-from asv_bench.history.asv_results import Figure, Series
+from asv_bench.history.asv_results import Figure, Series, dates_of
 from asv_bench.history.histories import Histories
 from asv_bench.history.sessions import SessionStarts
 from asv_bench.history.standing import ANSWERS, JudgedChange, keep_answers
@@ -232,6 +232,7 @@ def made_up_site(*, benchmarks: int, commits: int) -> Site:
     stored = MachineHistory(
         "machine",
         measured,
+        dates_of(measured),
         made,
         off_line=0,
         environments=[(("python", "3.11"),)],

@@ -26,6 +26,7 @@ class MachineHistory:
 
     name: str
     figures: Sequence[Figure]
+    dates: Mapping[str, int]  # when its commits were made, as `dates_of`
     commits: Sequence[Commit]  # what was measured of the line, or labels; oldest first
     off_line: int  # how many were measured and are not on the line
     environments: Sequence[EnvironmentFacts]  # the last one measured is the first
@@ -43,15 +44,11 @@ class MachineHistory:
     ) -> MachineHistory:
         """What is stored, along the line of first parents that ends at `tip`."""
         figures = [figure for figure in results.figures if figure.machine == name]
-        line = histories.on_line(dates_of(figures), tip)
+        dates = dates_of(figures)
+        line = histories.on_line(dates, tip)
         environments = results.environments_of(name)
         ratios = read_ratios(histories.sessions, name, complaints)
-        return cls(name, figures, *line, environments, sessions_of(figures), ratios)
-
-    @property
-    def dates(self) -> Mapping[str, int]:
-        """When its commits were made, as `dates_of`."""
-        return dates_of(self.figures)
+        return cls(name, figures, dates, *line, environments, sessions_of(figures), ratios)
 
     def changes(self, figures: Sequence[Figure]) -> list[Change]:
         """Where one series in one environment moved, oldest first."""
