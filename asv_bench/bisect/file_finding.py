@@ -7,7 +7,7 @@ from typing import Any
 
 from asv_bench.bisect.finding import Direction, Outcome
 from asv_bench.compare.verdict import Comparison
-from asv_bench.stats.share import Share
+from asv_bench.stats.paired import Share
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
-
 from asv_bench.bisect.file_finding import FileFinding, FileTry, Guilty
 from asv_bench.bisect.finding import Direction, Outcome
 from asv_bench.bisect.plan import SearchPlan
@@ -31,7 +29,7 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import GitError
 from asv_bench.measure.rounds import Design, Roles, two_cells
 from asv_bench.measure.samples import CommitUnusable, Pair, RoundSource
-from asv_bench.stats.share import Share, share_of
+from asv_bench.stats.paired import Share, share_in_rounds
 from asv_bench.subjects.subject import Metric
 
 ROLES = Roles("base", "whole", "files")
@@ -226,11 +224,7 @@ class FileSearch:
         sign = self._direction.sign
         of_whole = {pair.base.started_at: sign * pair.log_ratio for pair in whole}
         of_files = {pair.base.started_at: sign * pair.log_ratio for pair in files}
-        rounds = sorted(of_whole.keys() & of_files.keys())
-        if not rounds:
-            return None
-        first, second = (np.array([one[at] for at in rounds]) for one in (of_whole, of_files))
-        return share_of(first, second, self._plan.comparison.confidence)
+        return share_in_rounds(of_whole, of_files, self._plan.comparison.confidence)
 
 
 def _rest_of(last: Guilty, left: Changes) -> Guilty:

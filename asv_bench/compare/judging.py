@@ -17,14 +17,13 @@ from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.stats.few_pairs import (
     POOL_SIZE,
-    Floats,
     fits_pool,
     guarded_rank_sum_p,
     least_rank_sum_p,
     pooled_p,
     separation_p,
 )
-from asv_bench.stats.paired import hodges_lehmann, location_p, shift_interval
+from asv_bench.stats.paired import Floats, hodges_lehmann, location_p, shift_interval
 from asv_bench.stats.sequential import holm
 
 

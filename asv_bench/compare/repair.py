@@ -17,16 +17,14 @@ The share that is back is an estimate with an interval, and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
-
-import numpy as np
 
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.output.table import interval, percentage
-from asv_bench.stats.share import Share, share_of
+from asv_bench.stats.paired import Share, share_in_rounds
 
 
 class State(StrEnum):
@@ -167,12 +165,7 @@ def repair_of(
     # In one round both contrasts have the same life of the culprit.
     lost = {pair.head.started_at: pair.log_ratio for pair in pairs[regression.benchmark]}
     won = {pair.base.started_at: -pair.log_ratio for pair in pairs[repair.benchmark]}
-    rounds = sorted(lost.keys() & won.keys())
-    if not rounds:
-        return answer
-    whole, part = (np.array([side[one] for one in rounds]) for side in (lost, won))
-    back = share_of(whole, part, confidence)
-    return Repair(metric, regression, remainder, repair, back)
+    return replace(answer, back=share_in_rounds(lost, won, confidence))
 
 
 def _said(comparison: Comparison, base: str) -> str:

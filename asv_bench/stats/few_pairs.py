@@ -24,7 +24,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from asv_bench.stats.paired import Floats, ways_to_sum
 
 POOL_SIZE = 40
 """Differences that the pool holds, the latest."""
@@ -48,15 +48,13 @@ def are_separate(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
     wider = np.maximum(np.ptp(base, axis=-1), np.ptp(head, axis=-1))
     alike = max(1.0, 4.0 - pairs / 2) if pairs > 3 else 16.0
     needed = np.where(scatter_alike(base, head), alike, max(1.0, 2.0 ** (7 - pairs)))
-    apart: npt.NDArray[np.bool_] = (gap > 0) & (gap >= needed * wider)
-    return apart
+    return np.asarray((gap > 0) & (gap >= needed * wider))
 
 
 def scatter_alike(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
     """Whether neither commit's processes lie more than `ALIKE` times as wide as the other's."""
     first, second = _range(base), _range(head)
-    alike: npt.NDArray[np.bool_] = (first <= ALIKE * second) & (second <= ALIKE * first)
-    return alike
+    return np.asarray((first <= ALIKE * second) & (second <= ALIKE * first))
 
 
 def separation_p(base: Floats, head: Floats) -> Floats:
@@ -84,8 +82,7 @@ def rank_sum_p(base: Floats, head: Floats) -> Floats:
     There need not be as many processes of both.
     """
     wins = (head[..., :, None] > base[..., None, :]).sum(axis=(-1, -2))
-    p: Floats = _rank_sum_tails(head.shape[-1], base.shape[-1])[wins]
-    return p
+    return np.asarray(_rank_sum_tails(head.shape[-1], base.shape[-1])[wins])
 
 
 def pooled_p(base: Floats, head: Floats, pool: Floats) -> Floats:
@@ -121,35 +118,22 @@ def fits_pool(own: Floats, pool: Floats) -> npt.NDArray[np.bool_]:
     """Whether differences that this run showed within a commit are no wider than the pool's."""
     own, pool = np.abs(own), np.abs(pool)
     is_in_reach = own.max(axis=-1) <= 2 * pool.max(axis=-1)
-    fits: npt.NDArray[np.bool_] = is_in_reach & (rank_sum_p(pool, own) >= 0.01)
-    return fits
+    return np.asarray(is_in_reach & (rank_sum_p(pool, own) >= 0.01))
 
 
 def _range(values: Floats) -> Floats:
     """How far values lie apart, [...]; where they are many, the outermost do not count."""
-    if values.shape[-1] < _TRIMMED:
-        width: Floats = np.ptp(values, axis=-1)
-    else:
-        ordered = np.sort(values, axis=-1)
-        width = ordered[..., -2] - ordered[..., 1]
-    return width
+    trimmed = 1 if values.shape[-1] >= _TRIMMED else 0
+    ordered = np.sort(values, axis=-1)
+    return np.asarray(ordered[..., -1 - trimmed] - ordered[..., trimmed])
 
 
 @cache
 def _rank_sum_tails(winners: int, losers: int) -> Floats:
     """P(U >= u), u = 0, 1, ...: how often one of `winners` values is above one of `losers`."""
-    # ways[i][u]: orders of i winners and j losers, j growing, in which u comparisons are won.
-    ways = [np.ones(1) for _ in range(winners + 1)]
-    for j in range(1, losers + 1):
-        grown = [np.ones(1)]
-        for i in range(1, winners + 1):
-            # The largest of all is a winner, and wins j times, or it is a loser.
-            counts = np.zeros(i * j + 1)
-            counts[j:] += grown[i - 1]
-            counts[: ways[i].size] += ways[i]
-            grown.append(counts)
-        ways = grown
-    counts = ways[winners]
+    least = winners * (winners + 1) // 2
+    by_sum = ways_to_sum(tuple(range(1, winners + losers + 1)))[:, winners]
+    counts = by_sum[least : least + winners * losers + 1]
     tails: Floats = np.cumsum(counts[::-1])[::-1] / counts.sum()
     return tails
 

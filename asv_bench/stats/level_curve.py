@@ -4,7 +4,7 @@ The curve begins at the good end, at 0, and says by how much the log of a commit
 From one commit to the next it stays, jumps by at least half of what matters, or, under one of the
 hypotheses, creeps by a little at each commit. A commit may also differ from the curve by an offset
 of its own, as its memory layout may cause. Errors of pairs have one of several shapes
-(`noise_shapes`), and a commit's may be three or nine times wider than others'.
+(`level_grid`), and a commit's may be three or nine times wider than others'.
 
 All of this is weighed on grids. Between two measured commits the curve is a Markov chain, so its
 posterior is found by passing through the measured commits forwards and backwards (Rabiner 1989).
@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from asv_bench.stats.level_grid import (
     CAUTIOUS_PRIOR,
@@ -25,14 +24,18 @@ from asv_bench.stats.level_grid import (
     CURVES,
     LEVELS,
     OFFSETS,
+    SCALES,
+    SHAPE_PRIOR,
     TINY,
-    Emission,
     LevelGrid,
+    Places,
     all_times,
     blur,
+    densities,
     times,
+    with_wider_noise,
 )
-from asv_bench.stats.noise_shapes import SHAPES, Floats
+from asv_bench.stats.paired import Floats
 
 REFERENCE = -1
 """The index of the good end, which lies before the first candidate."""
@@ -75,7 +78,7 @@ class _Solution:
     flat: Floats
     before: Floats
     after: Floats
-    # The posteriors over `SHAPES` and the kinds of curves.
+    # The posteriors over the shapes of noise and the kinds of curves.
     shapes: Floats
     curves: Floats
 
@@ -88,8 +91,6 @@ class LevelCurve:
     """
 
     def __init__(self, count: int, margin: float) -> None:
-        if count < 1:
-            raise ValueError(f"{count} commits cannot hold a step; there must be 1.")
         self.count = count
         self.margin = margin
         self.unmeasurable: set[int] = set()
@@ -98,17 +99,13 @@ class LevelCurve:
         self._ratios: dict[int, list[float]] = {count - 1: []}
         self._across: dict[tuple[int, int], list[float]] = {}
         self._grid = LevelGrid(0.0, 0.0, margin, self._chance)
-        self._emissions: dict[int, Emission] = {}
+        # By commit: how many pairs were weighed, and their `_likelihood`.
+        self._weighed: dict[int, tuple[int, Floats]] = {}
         self._solution: _Solution | None = None
         self._bits: Floats | None = None
 
     def exclude(self, commit: int) -> None:
         """Note that `commit`, which lies between the two ends, cannot be measured."""
-        if not 0 <= commit < self.count - 1:
-            raise ValueError(
-                f"commit {commit} of {self.count} cannot be left out: only commits between the two "
-                f"ends can."
-            )
         self.unmeasurable.add(commit)
         self._ratios.pop(commit, None)
         self._forget()
@@ -119,16 +116,7 @@ class LevelCurve:
         self._forget()
 
     def observe(self, reference: int, commit: int, log_ratios: Sequence[float]) -> None:
-        """Take in pairs: the logs of `commit`'s time over that of the older `reference`.
-
-        Raises ValueError if `commit` does not come after `reference`, or a ratio is not finite.
-        """
-        if not REFERENCE <= reference < commit < self.count:
-            raise ValueError(
-                f"a probe compares a commit with an older one, not {commit} with {reference}."
-            )
-        if not np.isfinite(log_ratios).all():
-            raise ValueError(f"the log-ratios {log_ratios!r} are not all finite.")
+        """Take in pairs: the logs of `commit`'s time over that of the older `reference`."""
         own = self._ratios.setdefault(commit, [])
         if reference == REFERENCE:
             own.extend(log_ratios)
@@ -250,22 +238,20 @@ class LevelCurve:
         """How much of a pair of each commit is news: its offset is in all of its pairs, [count]."""
         solution = self.solution
         offsets = np.array([offset for _, offset in CURVES]) * self.margin
-        ratio = float(solution.curves @ offsets**2) / float(solution.shapes @ SHAPES.scales) ** 2
+        ratio = float(solution.curves @ offsets**2) / float(solution.shapes @ SCALES) ** 2
         pairs = np.array([self.pairs_of(commit) for commit in range(self.count)])
         share: Floats = 1.0 / ((1.0 + ratio * pairs) * (1.0 + ratio * (pairs + 1)))
         return share
 
-    def _emission(self, commit: int) -> Emission:
-        """The likelihood of a commit's pairs, which is kept until there are more."""
+    def _likelihood(self, commit: int) -> Floats:
+        """Logs of the likelihood of a commit's pairs, [shapes, levels]."""
         ratios = self._ratios[commit]
-        known = self._emissions.get(commit)
-        if known is None or known.pairs < len(ratios):
-            done = known.pairs if known else 0
+        done, logs = self._weighed.get(commit, (0, np.zeros((SCALES.size, LEVELS))))
+        if done < len(ratios):
             errors = np.asarray(ratios[done:])[:, None] - self._grid.levels
-            logs = np.log(SHAPES.densities(errors)).sum(axis=1) + (known.logs if known else 0.0)
-            known = Emission.of(len(ratios), logs)
-            self._emissions[commit] = known
-        return known
+            logs = np.log(densities(errors)).sum(axis=1) + logs
+            self._weighed[commit] = len(ratios), logs
+        return logs
 
     def _fit_grid(self) -> None:
         """Let the grid hold every commit that was measured often enough."""
@@ -275,16 +261,18 @@ class LevelCurve:
         if low < old.low or high > old.high:
             ends = min(low, old.low), max(high, old.high)
             self._grid = LevelGrid(*ends, self.margin, self._chance)
-            self._emissions = {}
+            self._weighed = {}
 
     def _solve(self) -> _Solution:
         self._fit_grid()
         grid = self._grid
         nodes = sorted(self._ratios)
-        seen = [self._emission(node) for node in nodes]
-        rough = SHAPES.log_prior + np.sum([one.rough for one in seen], axis=0)
-        kept = np.argsort(rough)[-_SHAPES_KEPT:]
-        logs = np.stack([one.mixed[kept] for one in seen])
+        likelihoods = np.stack([with_wider_noise(self._likelihood(node)) for node in nodes])
+        # Few shapes are probable at all: by the mean over levels.
+        top = likelihoods.max(axis=-1, keepdims=True)
+        means = top[..., 0] + np.log(np.exp(likelihoods - top).mean(axis=-1))
+        kept = np.argsort(SHAPE_PRIOR + means.sum(axis=0))[-_SHAPES_KEPT:]
+        logs = likelihoods[:, kept]
         emissions = np.exp(logs - logs.max(axis=(1, 2), keepdims=True))
         # [nodes, curves, shapes, levels]
         ends = emissions[-1] @ grid.offsets[OFFSETS[0]]
@@ -301,14 +289,14 @@ class LevelCurve:
             stays.append(stay)
         return self._passes([REFERENCE, *nodes], kept, emissions, moves, stays)
 
-    def _factor(self, ratios: Sequence[float], kept: npt.NDArray[np.intp]) -> Floats:
+    def _factor(self, ratios: Sequence[float], kept: Places) -> Floats:
         """Likelihoods of pairs of two commits next to each other, [curves, shapes, levels, levels].
 
         Both commits have offsets, which are in all of these pairs.
         """
         rises: Floats = np.arange(1 - LEVELS, LEVELS) * np.float64(self._grid.step)
         errors = np.asarray(ratios)[:, None] - rises
-        logs = np.log(SHAPES.taken(kept).densities(errors)).sum(axis=1)
+        logs = np.log(densities(errors, kept)).sum(axis=1)
         likelihoods = np.exp(logs - logs.max())
         blurred = {
             offset: likelihoods @ blur(rises, math.sqrt(2.0) * offset * self.margin)
@@ -321,7 +309,7 @@ class LevelCurve:
     def _passes(
         self,
         nodes: list[int],
-        kept: npt.NDArray[np.intp],
+        kept: Places,
         emissions: Floats,
         moves: list[Floats],
         stays: list[Floats],
@@ -329,7 +317,7 @@ class LevelCurve:
         grid = self._grid
         forward = [np.repeat(grid.start[:, None], kept.size, axis=1)]
         moved: list[Floats] = []
-        log_evidence = np.log(self._prior)[:, None] + SHAPES.log_prior[kept]
+        log_evidence = np.log(self._prior)[:, None] + SHAPE_PRIOR[kept]
         for emission, move in zip(emissions, moves, strict=True):
             moved.append(times(forward[-1], move))
             ahead = moved[-1] * emission
@@ -359,7 +347,7 @@ class LevelCurve:
             np.maximum(0.0, np.einsum("kcs,kcsl->kl", share, part))
             for part in (flat, whole - flat, reached)
         )
-        shapes = np.zeros(len(SHAPES.scales))
+        shapes = np.zeros(SCALES.size)
         shapes[kept] = weights.sum(axis=0)
         jumps, curves = np.minimum(1.0, before.sum(axis=1)), weights.sum(axis=1)
         return _Solution(nodes, jumps, levels, flat, before, after, shapes, curves)

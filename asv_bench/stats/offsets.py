@@ -23,7 +23,7 @@ def device_factors(readings: Readings) -> dict[str, float]:
     It has the devices of the largest group that have measured something in common, if only by way
     of others: no other can be compared with them. Empty where no two have.
     """
-    devices = max(_linked(readings), key=len, default=set())
+    devices = max((_linked(one, readings) for one in readings), key=len, default=set())
     if len(devices) < 2:
         return {}
     readings = {device: readings[device] for device in readings if device in devices}
@@ -52,17 +52,10 @@ def _medians(rows: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in by_name.items()}
 
 
-def _linked(readings: Readings) -> list[set[str]]:
-    """Groups of devices that have measured something in common, if only by way of others."""
-    groups: list[tuple[set[str], set[str]]] = []
-    for device, of_device in readings.items():
-        devices, subjects = {device}, set(of_device)
-        apart = []
-        for group in groups:
-            if group[1] & set(of_device):
-                devices |= group[0]
-                subjects |= group[1]
-            else:
-                apart.append(group)
-        groups = [*apart, (devices, subjects)]
-    return [devices for devices, _ in groups]
+def _linked(device: str, readings: Readings) -> set[str]:
+    """It and all that have measured something in common with it, if only by way of others."""
+    linked, subjects = {device}, {*readings[device]}
+    while new := {one for one in readings.keys() - linked if subjects & readings[one].keys()}:
+        linked |= new
+        subjects.update(*(readings[one] for one in new))
+    return linked

@@ -8,12 +8,16 @@ Arrays are of logarithms, [..., pairs]: whatever dimensions come first are separ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from asv_bench.stats.sequential import root
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
@@ -22,6 +26,8 @@ NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 _LEFT_OUT = 0.25
 """Of windows, at either end of their ratios."""
+_FARTHEST = 64.0
+"""A bound of a share that lies beyond it is none."""
 
 
 def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> Floats:
@@ -60,15 +66,19 @@ def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -
 
 
 @cache
+def ways_to_sum(ranks: tuple[int, ...]) -> Floats:
+    """In how many ways some of the ranks add up to a sum, [sum, how many are picked]."""
+    ways = np.zeros((sum(ranks) + 1, len(ranks) + 1))
+    ways[0, 0] = 1
+    for rank in ranks:
+        ways[rank:, 1:] += ways[:-rank, :-1]
+    return ways
+
+
+@cache
 def _smaller_p(doubled_ranks: tuple[int, ...], is_two_sided: bool) -> Floats:
     """P-values of `location_p`, [sum of the positive ranks, number of positive signs]."""
-    ways = np.zeros((sum(doubled_ranks) + 1, len(doubled_ranks) + 1))
-    ways[0, 0] = 1
-    for rank in doubled_ranks:
-        picked = np.zeros_like(ways)
-        picked[rank:, 1:] = ways[: ways.shape[0] - rank, :-1]
-        ways = ways + picked
-    chances = ways / 2.0 ** len(doubled_ranks)
+    chances = ways_to_sum(doubled_ranks) / 2.0 ** len(doubled_ranks)
     of_ranks, of_signs = (_tails(chances.sum(axis=other), is_two_sided) for other in (1, 0))
     smaller = np.minimum(of_ranks[:, None], of_signs[None, :])
     order = np.argsort(smaller, axis=None)
@@ -87,14 +97,6 @@ def _tails(chances: Floats, is_two_sided: bool) -> Floats:
     return 2 * np.minimum(upper, np.cumsum(chances)) if is_two_sided else upper
 
 
-def _upper_tails(pairs: int) -> Floats:
-    """P(W >= w) for w = 0, 1, ...: W sums the ranks of pairs that a fair coin each picks."""
-    ways = np.ones(1)
-    for rank in range(1, pairs + 1):
-        ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
-    return _tails(ways / 2.0**pairs, is_two_sided=False)
-
-
 def smallest_p(pairs: int) -> float:
     """The smallest two-sided p-value that so many pairs can give: all of one sign."""
     return min(1.0, 2.0 ** (1 - pairs))
@@ -104,14 +106,12 @@ def walsh_averages(values: Sequence[float] | Floats) -> Floats:
     """The means of all pairs of values, each with itself too, ascending."""
     array = np.asarray(values, np.float64)
     rows, columns = np.triu_indices(array.shape[-1])
-    averages: Floats = np.sort((array[..., rows] + array[..., columns]) / 2, axis=-1)
-    return averages
+    return np.sort((array[..., rows] + array[..., columns]) / 2, axis=-1)
 
 
 def hodges_lehmann(log_ratios: Sequence[float] | Floats) -> Floats:
     """The shift that Wilcoxon's test would find least significant: median of Walsh averages."""
-    median: Floats = np.median(walsh_averages(log_ratios), axis=-1)
-    return median
+    return np.asarray(np.median(walsh_averages(log_ratios), axis=-1))
 
 
 def shift_interval(
@@ -135,14 +135,17 @@ def shift_interval(
 
 @cache
 def _excluded(pairs: int, confidence: float) -> int:
-    """How many Walsh averages, counted from either end, the interval's bound is."""
-    tails = _upper_tails(pairs)
-    # P(W+ <= k) = P(W+ >= total - k).
-    total = tails.size - 1
-    excluded = 0
-    while excluded < total // 2 and tails[total - excluded] <= (1 - confidence) / 2:
-        excluded += 1
-    return excluded
+    """How many Walsh averages, counted from either end, the interval's bound is.
+
+    As many sums of ranks, from 0 on, are together no more probable than either side may err.
+    """
+    # Summed over pairs, of which a fair coin picks each.
+    ways = np.ones(1)
+    for rank in range(1, pairs + 1):
+        ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
+    chances = np.cumsum(ways / 2.0**pairs)
+    of_half = chances[: (ways.size - 1) // 2]
+    return int(np.searchsorted(of_half, (1 - confidence) / 2, side="right"))
 
 
 def robust_sigma(log_ratios: Sequence[float] | Floats) -> float:
@@ -165,3 +168,56 @@ def undisturbed(base: Sequence[float], head: Sequence[float]) -> tuple[float, fl
     left_out = int(len(logs) * _LEFT_OUT)
     of_base, of_head = np.exp(logs[left_out : len(logs) - left_out].mean(axis=0))
     return float(of_base), float(of_head)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A ratio, 1 for all of it, and its interval; infinite where a bound was not found."""
+
+    value: float
+    interval: tuple[float, float]
+    confidence: float
+
+
+def share_of(whole: Floats, part: Floats, confidence: float) -> Share:
+    """The ratio of two shifts, with its interval by inverting Wilcoxon's test.
+
+    A ratio is in the interval if `ratio * whole - part` may well be centred at 0 (Fieller 1954,
+    with ranks in place of means): the two need not be independent, nor the whole known exactly.
+
+    Both are differences of logarithms, [pairs]; the whole is shown to be positive.
+    """
+
+    def bound(ratio: float, end: int) -> float:
+        return float(shift_interval(ratio * whole - part, confidence)[end])
+
+    value = float(hodges_lehmann(part) / hodges_lehmann(whole))
+    # Shifts rise with the ratio, so the smallest ratio is where even the upper bound is 0.
+    low = _root(lambda ratio: bound(ratio, 1), value, -1.0)
+    high = _root(lambda ratio: bound(ratio, 0), value, 1.0)
+    reached = shift_interval(np.zeros(whole.shape[-1]), confidence)[2]
+    return Share(value, (min(low, value), max(high, value)), reached)
+
+
+def share_in_rounds(
+    whole: Mapping[float, float], part: Mapping[float, float], confidence: float
+) -> Share | None:
+    """The same of differences by when the life that both rest on began; None if they share none."""
+    rounds = sorted(whole.keys() & part.keys())
+    if not rounds:
+        return None
+    first, second = (np.array([side[one] for one in rounds]) for side in (whole, part))
+    return share_of(first, second, confidence)
+
+
+def _root(function: Callable[[float], float], start: float, direction: float) -> float:
+    """Where a function that rises is 0, looked for from a start; infinite if that is too far."""
+    if direction * function(start) >= 0:
+        return start
+    step = 1 / 64
+    while step <= _FARTHEST:
+        end = start + direction * step
+        if direction * function(end) >= 0:
+            return root(function, min(start, end), max(start, end), 1e-6)
+        step *= 2
+    return math.copysign(math.inf, direction)

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+from asv_bench.stats.paired import Floats
+
 Labels: TypeAlias = npt.NDArray[np.int64]
 """The session of each value, as a number from 0."""
 

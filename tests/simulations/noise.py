@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asv_bench.lab.reach import Drawn
-from asv_bench.stats.few_pairs import POOL_SIZE, Floats
+from asv_bench.stats.few_pairs import POOL_SIZE
+from asv_bench.stats.paired import Floats
 
 _PROCESSES_AT_ONCE = 512
 

@@ -15,7 +15,8 @@ import numpy as np
 from asv_bench.errors import Refused
 from asv_bench.lab.reach import Drawn
 from asv_bench.output.stored_json import count, positive, read_stored, text
-from asv_bench.stats.few_pairs import POOL_SIZE, Floats
+from asv_bench.stats.few_pairs import POOL_SIZE
+from asv_bench.stats.paired import Floats
 
 from .noise import places
 

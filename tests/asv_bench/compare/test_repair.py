@@ -7,7 +7,7 @@ import pytest
 
 from asv_bench.compare.repair import Repair, State
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.stats.share import share_of
+from asv_bench.stats.paired import share_of
 
 VERDICTS = {
     "+": Verdict.SLOWER,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from asv_bench.stats.level_curve import REFERENCE, Gap, LevelCurve
-from asv_bench.stats.noise_shapes import SCALES, SHAPES
+from asv_bench.stats.level_grid import DISTANCES, WIDTHS, densities
 
 MARGIN = math.log1p(0.01)
 
@@ -94,8 +94,8 @@ def test_pairs_with_two_modes_are_seen_as_such() -> None:
     for commit in range(8):
         curve.observe(REFERENCE, commit, pairs(0.02 if commit >= 5 else 0.0, 10))
     assert steps_of(curve) == pytest.approx({5: 0.02}, abs=0.006)
-    assert curve.solution.shapes[SCALES.size :].sum() > 0.9
-    assert SHAPES.distances[np.argmax(curve.solution.shapes)] == pytest.approx(0.05, rel=0.25)
+    assert curve.solution.shapes[WIDTHS.size :].sum() > 0.9
+    assert DISTANCES[np.argmax(curve.solution.shapes)] == pytest.approx(0.05, rel=0.25)
 
 
 def test_an_end_with_wider_noise_does_not_hide_a_step() -> None:
@@ -163,24 +163,8 @@ def test_a_commit_that_cannot_be_measured_is_not_asked_for_and_a_single_candidat
     assert steps_of(curve) == pytest.approx({0: 0.03}, abs=0.003)
 
 
-@pytest.mark.parametrize(
-    ("ask", "words"),
-    [
-        (lambda: LevelCurve(0, MARGIN), "cannot hold"),
-        (lambda: LevelCurve(4, MARGIN).exclude(3), "cannot be left out"),
-        (lambda: LevelCurve(4, MARGIN).observe(2, 2, [0.0]), "an older one"),
-        (lambda: LevelCurve(4, MARGIN).observe(2, 1, [0.0]), "an older one"),
-        (lambda: LevelCurve(4, MARGIN).observe(REFERENCE, 4, [0.0]), "an older one"),
-        (lambda: LevelCurve(4, MARGIN).observe(REFERENCE, 1, [math.nan]), "finite"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(ask, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        ask()
-
-
 def test_densities_of_every_shape_sum_to_one() -> None:
     # Dense around 0, where the narrow ones have all their mass.
     errors = 40.0 * np.sinh(np.linspace(-12.0, 12.0, 10_001)) / np.sinh(12.0)
-    masses = np.trapezoid(SHAPES.densities(errors), errors, axis=1)
+    masses = np.trapezoid(densities(errors), errors, axis=1)
     np.testing.assert_allclose(masses, 1.0, atol=2e-3)
