@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from asv_bench.bisect.finding import Finding, Probe
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import Finding, Probe, SearchPlan
 from asv_bench.bisect.search import Search
 from asv_bench.measure.samples import Pair
 from asv_bench.subjects.subject import Metric

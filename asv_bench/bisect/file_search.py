@@ -21,8 +21,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from asv_bench.bisect.file_finding import FileFinding, FileTry, Guilty
-from asv_bench.bisect.finding import Direction, Outcome
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import Direction, Outcome, SearchPlan
 from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed

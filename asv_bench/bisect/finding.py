@@ -1,4 +1,4 @@
-"""What a bisection came to, and the account of every pair on the way."""
+"""What is settled before a search, every pair on its way, and what it came to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,45 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from asv_bench.compare.plan import ComparisonPlan, looks_at
 from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import Refused
 from asv_bench.measure.samples import Pair
-from asv_bench.stats.level_curve import Gap
+
+MOST_CONFIRMATIONS = 3
+"""Culprits that may fail their confirmation before a bisection gives up."""
+THOROUGH = ComparisonPlan(looks=looks_at(14, 18, 24, 32, 48, 64, 96), max_discarded=24)
+"""The plan for comparing the ends of a range, or a culprit with its parent.
+
+Its cap is far beyond that of a plain comparison: a search needs two comparisons and its own answer
+to be right together. A clear case is decided at the first looks all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """What is settled before the first pair of a bisection."""
+
+    comparison: ComparisonPlan = THOROUGH
+    """Of the two ends, before the search, and of the culprit with its parent, after it."""
+    certain: float = 0.8
+    """Probability of a step at one commit at which that is compared with the commit before it."""
+    most_pairs: int = 200
+    """Pairs of the search, after which it gives up; the comparisons' own do not count."""
+    is_inside: bool = False  # whether to look between the ends also where those do not differ
+
+    def __post_init__(self) -> None:
+        if not 0.5 < self.certain < 1.0:
+            raise Refused(
+                f"a commit cannot be certain at a probability of {self.certain}; it must lie "
+                f"between 0.5 and 1, such as 0.95."
+            )
+        if self.most_pairs < 1:
+            raise Refused(f"a search of at most {self.most_pairs} pairs finds nothing.")
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON-ready values."""
+        comparison = {"comparison": self.comparison.to_json()}
+        return {**asdict(self), **comparison, "most_confirmations": MOST_CONFIRMATIONS}
 
 
 class Direction(StrEnum):
@@ -76,19 +112,6 @@ class Step:
     def commit(self) -> str:
         """The last of the commits."""
         return self.commits[-1]
-
-    def to_json(self) -> dict[str, Any]:
-        """The step as JSON-ready values."""
-        return {"commit": self.commit, **asdict(self)}
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedGap:
-    """Commits at which a step seemed certain, and what comparing them came to."""
-
-    gap: Gap
-    comparison: Comparison
-    is_confirmed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,4 +193,5 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON-ready values."""
-        return {**asdict(self), "steps": [step.to_json() for step in self.steps]}
+        steps = [{"commit": step.commit, **asdict(step)} for step in self.steps]
+        return {**asdict(self), "steps": steps}

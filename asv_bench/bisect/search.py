@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from asv_bench.bisect.answer import SUSPECT, Searched, answer, most_suspect
-from asv_bench.bisect.finding import ComparedGap, Direction, Finding, Guess, Probe, Stage
-from asv_bench.bisect.plan import MOST_CONFIRMATIONS, SearchPlan
+from asv_bench.bisect.answer import (
+    LASTING,
+    SUSPECT,
+    ComparedGap,
+    Searched,
+    answer,
+    most_suspect,
+)
+from asv_bench.bisect.finding import (
+    MOST_CONFIRMATIONS,
+    Direction,
+    Finding,
+    Guess,
+    Probe,
+    SearchPlan,
+    Stage,
+)
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
@@ -25,9 +40,6 @@ part is given."""
 OnProbe = Callable[[Probe], None]
 MOST_LEFT, MOST_LEFT_OF_ALL = 0.5, 0.35
 """Steps that may be left somewhere when the search ends, and where none explains the range."""
-LASTING = 0.97
-"""Probability of a step, after its commit was compared with the one before it, to be named: what
-the commits around show tells a step from an offset of that commit alone."""
 LOOKED_AT = 7
 """Commits between the ends that are looked at where the ends are alike."""
 
@@ -58,73 +70,42 @@ class Search:
         pool: Sequence[float] = (),
         on_probe: OnProbe = lambda probe: None,
     ) -> None:
+        plan = plan or SearchPlan()
         self._source_of = source_of
-        self._good = good
-        self._candidates = tuple(candidates)
-        self._metric, self._benchmark = metric, metric.name
-        self._direction = direction
-        self._plan = plan or SearchPlan()
+        self._metric = metric
+        self._plan = plan
         self._pools = {metric.name: pool} if pool else {}
         self._on_probe = on_probe
-        self._margin = math.log1p(self._plan.comparison.margin)
-        self._curve = LevelCurve(len(self._candidates), self._margin)
-        self._unmeasurable: dict[str, str] = {}
-        self._failures: dict[str, int] = {}
-        self._pairs = 0
-        self._suspicions: dict[range, ComparedGap] = {}
-        self._higher_is_better = False
-        self._is_proven = False
+        self._margin = math.log1p(plan.comparison.margin)
+        self._curve = LevelCurve(len(candidates), self._margin)
+        self._failures: Counter[str] = Counter()
+        row = tuple(candidates)
+        self._known = Searched(direction, metric.name, good, row, plan, self._curve)
 
     def run(self) -> Finding:
         """Compare the ends, search and confirm.
 
         Raises CommitUnusable if one of the two ends cannot be measured.
         """
-        last = len(self._candidates) - 1
-        gate = self._compare(Stage.GATE, "gate", REFERENCE, last, self._plan.comparison.alpha)
+        known, alpha = self._known, self._plan.comparison.alpha
+        last = len(known.candidates) - 1
+        known.gate = gate = self._compare(Stage.GATE, "gate", REFERENCE, last, alpha)
         if gate.verdict is Verdict.FAILED:
             raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
-        is_changed = gate.verdict is self._direction.verdict
-        self._is_proven = is_changed
-        if is_changed or self._plan.is_inside:
-            self._search(() if is_changed else self._places())
-        return answer(
-            Searched(
-                direction=self._direction,
-                benchmark=self._benchmark,
-                good=self._good,
-                candidates=self._candidates,
-                gate=gate,
-                plan=self._plan,
-                curve=self._curve,
-                suspicions=tuple(self._reviewed()),
-                unmeasurable=dict(self._unmeasurable),
-                pairs=self._pairs,
-                higher_is_better=self._higher_is_better,
-            )
-        )
-
-    def _reviewed(self) -> list[ComparedGap]:
-        """The suspicions as they are at the end, when more is known of the commits around."""
-        now = {gap.commits: gap for gap in self._curve.gaps()}
-        return [
-            replace(
-                one,
-                gap=now.get(commits, one.gap),
-                is_confirmed=one.is_confirmed and now[commits].probability >= LASTING,
-            )
-            for commits, one in self._suspicions.items()
-        ]
+        if known.is_changed or self._plan.is_inside:
+            self._search(() if known.is_changed else self._places())
+        return answer(known)
 
     def _search(self, places: Sequence[int]) -> None:
         """Probe and confirm until nothing is suspect any more, beginning at these places."""
         while True:
             self._probe_until_settled(places)
             new = [gap for gap in self._curve.gaps() if self._is_located(gap)]
-            refuted = sum(not one.is_confirmed for one in self._suspicions.values())
+            known = self._known
+            refuted = len(known.suspicions) - len(known.confirmed)
             if not new or refuted >= MOST_CONFIRMATIONS:
                 return
-            share = len(self._suspicions) + len(new)
+            share = len(known.suspicions) + len(new)
             for gap in sorted(new, key=lambda gap: -abs(gap.effect)):
                 self._confirm(gap, share)
             self._curve.expect_offsets()
@@ -136,7 +117,7 @@ class Search:
         base, head = self._hash(before), self._hash(after)
 
         def on_pair(progress: Headway, pairs: Mapping[str, Pair]) -> None:
-            pair = pairs.get(self._benchmark)
+            pair = pairs.get(self._metric.name)
             if pair is not None:
                 self._observe(before, after, pair)
             self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
@@ -150,24 +131,27 @@ class Search:
         """Compare the newest commit of a gap with the one before it; they share the error."""
         comparison = self._compare(
             Stage.CONFIRMATION,
-            f"confirmation {len(self._suspicions) + 1}",
+            f"confirmation {len(self._known.suspicions) + 1}",
             gap.commits.start - 1,
             gap.commits[-1],
             self._plan.comparison.alpha / share,
         )
         expected = Verdict.SLOWER if gap.effect > 0 else Verdict.FASTER
-        self._suspicions[gap.commits] = ComparedGap(gap, comparison, comparison.verdict is expected)
+        is_confirmed = comparison.verdict is expected
+        self._known.suspicions[gap.commits] = ComparedGap(gap, comparison, is_confirmed)
 
     def _probe_until_settled(self, places: Sequence[int]) -> None:
+        known = self._known
+
         def next_round(running: Sequence[RoundRequest]) -> RoundRequest | None:
-            if self._pairs + len(running) >= self._plan.most_pairs:
+            if known.pairs + len(running) >= self._plan.most_pairs:
                 return None
-            pending = [self._candidates.index(request.design.cells[1]) for request in running]
+            pending = [known.candidates.index(request.design.cells[1]) for request in running]
             commit = self._next_commit(pending, places)
             if commit is None:
                 return None
-            design = two_cells(self._good, self._candidates[commit])
-            return RoundRequest(design, (self._benchmark,))
+            design = two_cells(known.good, known.candidates[commit])
+            return RoundRequest(design, (known.benchmark,))
 
         Schedule(self._source_of("search")).measure(next_round, self._take)
 
@@ -176,8 +160,7 @@ class Search:
         gaps = self._curve.gaps()
         open_gaps = [gap for gap in gaps if self._is_open(gap)]
         left = sum(gap.probability for gap in open_gaps)
-        has_step = any(one.is_confirmed for one in self._suspicions.values())
-        has_step = has_step or any(map(self._is_located, gaps))
+        has_step = bool(self._known.confirmed) or any(map(self._is_located, gaps))
         most = MOST_LEFT if has_step or places else MOST_LEFT_OF_ALL
         if any(gap.probability >= SUSPECT for gap in open_gaps) or left >= most:
             return self._curve.most_informative(pending)
@@ -202,7 +185,7 @@ class Search:
 
     def _places(self) -> list[int]:
         """Places at which to look between ends that are alike, evenly spread, the middle first."""
-        count = len(self._candidates)
+        count = self._curve.count
         parts = min(LOOKED_AT + 1, count)
         places = [count * part // parts - 1 for part in range(1, parts)]
         return sorted(places, key=lambda place: abs(2 * place + 2 - count))
@@ -210,43 +193,44 @@ class Search:
     def _is_located(self, gap: Gap) -> bool:
         """Whether a step lies there, at one commit, and was not compared yet."""
         is_certain = gap.is_atomic and gap.probability >= self._plan.certain
-        return is_certain and gap.commits not in self._suspicions
+        return is_certain and gap.commits not in self._known.suspicions
 
     def _is_open(self, gap: Gap) -> bool:
         """Whether there may be a step of which pairs with the good end would tell more."""
-        suspicion = self._suspicions.get(gap.commits)
+        suspicion = self._known.suspicions.get(gap.commits)
         if suspicion is None:
             return not self._is_located(gap)
         return suspicion.is_confirmed and gap.probability < LASTING
 
     def _take(self, request: RoundRequest, future: Future[Round]) -> None:
+        known = self._known
         _, commit = request.design.cells
-        index = self._candidates.index(commit)
-        self._pairs += 1
+        index = known.candidates.index(commit)
+        known.pairs += 1
+        pair, failure = None, ""
         try:
             [pair] = request.design.pairs([self._metric], future.result()).values()
-        except CommitUnusable as error:
-            if error.commit != commit:
-                raise
-            self._leave_out(index, error.reason)
-            self._report(Stage.SEARCH, REFERENCE, index, None, str(error))
-        except SampleFailed as error:
-            self._failures[error.commit] = self._failures.get(error.commit, 0) + 1
-            if self._failures[error.commit] >= MOST_FAILURES:
-                if error.commit != commit:
-                    raise
-                self._leave_out(index, f"its processes fail: {error.reason}")
-            self._report(Stage.SEARCH, REFERENCE, index, None, str(error))
-        else:
             self._observe(REFERENCE, index, pair)
-            self._report(Stage.SEARCH, REFERENCE, index, pair)
+        except CommitUnusable as error:
+            self._leave_out(index, error, error.reason)
+            failure = str(error)
+        except SampleFailed as error:
+            self._failures[error.commit] += 1
+            if self._failures[error.commit] >= MOST_FAILURES:
+                self._leave_out(index, error, f"its processes fail: {error.reason}")
+            failure = str(error)
+        self._report(Stage.SEARCH, REFERENCE, index, pair, failure)
 
-    def _leave_out(self, index: int, reason: str) -> None:
+    def _leave_out(self, index: int, error: CommitUnusable | SampleFailed, reason: str) -> None:
+        """Search without a commit; raises the error where it is of one of the two ends."""
+        *between, _ = self._known.candidates
+        if error.commit not in between:
+            raise error
         self._curve.exclude(index)
-        self._unmeasurable[self._candidates[index]] = reason
+        self._known.unmeasurable[error.commit] = reason
 
     def _observe(self, reference: int, commit: int, pair: Pair) -> None:
-        self._higher_is_better = pair.higher_is_better
+        self._known.higher_is_better = pair.higher_is_better
         if pair.discarded is None:
             self._curve.observe(reference, commit, [pair.log_ratio])
 
@@ -259,14 +243,14 @@ class Search:
 
     def _guess(self) -> Guess:
         """Where a step is most probable that was not compared yet."""
-        gaps = [gap for gap in self._curve.gaps() if gap.commits not in self._suspicions]
-        has_step = any(one.is_confirmed for one in self._suspicions.values())
-        indices, probability = most_suspect(gaps, is_proven=self._is_proven and not has_step)
-        commits = tuple(self._candidates[index] for index in indices)
-        return Guess(commits, probability, self._curve.pairs_left())
+        known = self._known
+        gaps = [gap for gap in self._curve.gaps() if gap.commits not in known.suspicions]
+        is_proven = known.is_changed and not known.confirmed
+        indices, probability = most_suspect(gaps, is_proven=is_proven)
+        return Guess(known.commits(indices), probability, self._curve.pairs_left())
 
     def _hash(self, index: int) -> str:
-        return self._good if index == REFERENCE else self._candidates[index]
+        return self._known.good if index == REFERENCE else self._known.candidates[index]
 
 
 def _farthest(level: Level) -> float:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.bisect.finding import Direction
-from asv_bench.bisect.plan import THOROUGH, SearchPlan
+from asv_bench.bisect.finding import THOROUGH, Direction, SearchPlan
 from asv_bench.errors import Refused
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.commits import WORKING_TREE

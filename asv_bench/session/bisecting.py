@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
-from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, Stage, Step
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, SearchPlan, Stage, Step
 from asv_bench.bisect.search import Search
 from asv_bench.compare.verdict import Comparison
 from asv_bench.explain.why import why

@@ -12,8 +12,7 @@ from typing import Any
 from asv_bench.bisect.file_account import FileWords
 from asv_bench.bisect.file_finding import FileFinding, FileTry
 from asv_bench.bisect.file_search import FileSearch
-from asv_bench.bisect.finding import Direction
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import Direction, SearchPlan
 from asv_bench.compare.comparison import Headway
 from asv_bench.errors import Refused
 from asv_bench.git.file_changes import FileChange, PartCommits, changes_between

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asv_bench.bisect.finding import Direction
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import Direction, SearchPlan
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.exit_codes import ExitCode

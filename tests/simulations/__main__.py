@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record

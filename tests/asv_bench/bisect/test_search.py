@@ -10,9 +10,9 @@ from searched_range import COMMITS, GOOD, INSIDE, QUIET, named, search, times
 from simulated_pairs import FIRST_LOOK
 
 from asv_bench.bisect import search as module
-from asv_bench.bisect.finding import Direction, Outcome, RangeShape, Stage
-from asv_bench.bisect.plan import SearchPlan
-from asv_bench.bisect.search import LASTING, LOOKED_AT
+from asv_bench.bisect.answer import LASTING
+from asv_bench.bisect.finding import Direction, Outcome, RangeShape, SearchPlan, Stage
+from asv_bench.bisect.search import LOOKED_AT
 from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import EARLY_LOOKS
 from asv_bench.compare.verdict import Verdict

@@ -12,7 +12,7 @@ import pytest
 from stored_pairs import pairs_with_itself
 from typer.testing import CliRunner
 
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Verdict
 from asv_bench.output.record import REPOSITORY
