@@ -1,4 +1,4 @@
-"""A bisection as a person reads it: a line for each probe, a table of commits, and the answer."""
+"""A search as a person reads it: a line for each probe or part, a table, and the answer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from asv_bench.bisect.file_search import FileFinding, FileTry, Guilty
 from asv_bench.bisect.finding import (
     CurvePoint,
-    Direction,
     Finding,
+    Guess,
     Outcome,
     Probe,
     RangeShape,
@@ -18,11 +19,13 @@ from asv_bench.bisect.finding import (
     Step,
 )
 from asv_bench.compare.verdict import Comparison, word_of
+from asv_bench.git.file_changes import FileChange
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.progress import Progress
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
+from asv_bench.words import first_of
 
-_SUBJECT = 60
+_SUBJECT = 61
 _LIKELY = 0.005
 _DOING = {
     Stage.GATE: "comparing the ends",
@@ -36,6 +39,14 @@ _COLUMNS = (
     Column("difference", "level", show=percent(2, signed=True)),
     Column("half_width", "±", show=percent(2)),
     Column("probability", "step", show=percent(1)),
+)
+_FILE_COLUMNS = (
+    Column("files", "files changed", kind="text"),
+    Column("count", "files"),
+    Column("verdict", "verdict"),
+    Column("effect", "effect", show=percent(2, signed=True)),
+    Column("interval", "interval", show=interval(2), parts=("low", "high")),
+    Column("pairs", "pairs"),
 )
 
 
@@ -52,10 +63,8 @@ class ProbeLines:
         self._number = 0
         self._in_stage = 0
         self._stage = Stage.GATE, ""
-        self._has_compared = False  # whether a step was, with the commit before it
-        self._bar = Progress(
-            console, "warming up (each end once), then measuring", most, "pairs at most"
-        )
+        first = "warming up (each end once), then measuring"
+        self._bar = Progress(console, first, most, "pairs at most")
 
     def __enter__(self) -> ProbeLines:
         self._bar.__enter__()
@@ -69,29 +78,22 @@ class ProbeLines:
 
         A kept one took no time, and says nothing of the time that is left.
         """
-        is_confirmation = probe.stage is Stage.CONFIRMATION
-        self._has_compared |= is_confirmation
-        stage = probe.stage, probe.commit if is_confirmation else ""
+        stage = probe.stage, probe.commit if probe.stage is Stage.CONFIRMATION else ""
         if stage != self._stage:
-            self._begin(probe.stage)
             self._stage, self._in_stage = stage, 0
+            most = (None, "pairs") if probe.guess else (self._most, "pairs at most")
+            self._bar.__exit__()
+            self._bar = Progress(self._console, _DOING[probe.stage], *most)
+            self._bar.__enter__()
         self._number += 1
         self._in_stage += 1
-        left = None
-        if probe.stage is Stage.SEARCH:
-            left = probe.guess.pairs_left if probe.guess else None
-            self._console.print(self._line(probe))
+        if probe.guess is not None:
+            self._console.print(self._line(probe, probe.guess))
         if not is_kept:
-            total = None if left is None else self._in_stage + left
+            total = self._in_stage + probe.guess.pairs_left if probe.guess else None
             self._bar.show(self._in_stage, _DOING[probe.stage], total=total)
 
-    def _begin(self, stage: Stage) -> None:
-        total = (None, "pairs") if stage is Stage.SEARCH else (self._most, "pairs at most")
-        self._bar.__exit__()
-        self._bar = Progress(self._console, _DOING[stage], *total)
-        self._bar.__enter__()
-
-    def _line(self, probe: Probe) -> Text:
+    def _line(self, probe: Probe, guess: Guess) -> Text:
         """Which commit, how it compares with the good end, and what is most probable now."""
         line = Text(f"{self._number:4d}  {short(probe.commit)}  ")
         if probe.pair is None:
@@ -100,19 +102,14 @@ class ProbeLines:
             line.append(f"{percentage(probe.pair.effect, 2, signed=True):>9}")
             if probe.pair.discarded:
                 line.append(f"  discarded: {probe.pair.discarded}", style="yellow")
-        if probe.guess is None:
-            return line
-        suspects = probe.guess.commits
-        said = " to ".join(
-            dict.fromkeys(short(one) for one in suspects[:: max(1, len(suspects) - 1)])
-        )
-        nowhere = "no other" if self._has_compared else "none of them"
-        line.append(f"   {said or nowhere}, {probe.guess.probability:.0%}", style="dim")
-        if len(suspects) == 1 and suspects[0] in self._commits:
-            subject = self._commits[suspects[0]].subject
-            cut = subject if len(subject) <= _SUBJECT else f"{subject[: _SUBJECT - 1]}…"
-            line.append(f" {cut}", style="dim")
-        return line
+        ends = dict.fromkeys(short(one) for one in (*guess.commits[:1], *guess.commits[-1:]))
+        where = " to ".join(ends) or "no other"
+        said = Text(f"   {where}, {guess.probability:.0%}", style="dim")
+        if len(guess.commits) == 1:
+            subject = Text(f" {self._commits[guess.commits[0]].subject}")
+            subject.truncate(_SUBJECT, overflow="ellipsis")
+            said.append(subject)
+        return line.append(said)
 
 
 def commit_table(finding: Finding, commits: Sequence[Commit]) -> Table:
@@ -152,52 +149,39 @@ def _row(commit: Commit, point: CurvePoint | None, finding: Finding) -> Row:
 
 def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
     """The answer in sentences; the first is the answer in short."""
-    changed = "regression" if finding.direction is Direction.REGRESSION else "improvement"
-    named = finding.confirmed_steps
-    if finding.outcome is Outcome.FOUND:
-        lines = [_found(finding, commits)]
+    named, kind = finding.confirmed_steps, kind_of(finding.bad)
+    chance = f"probability {finding.probability or 0:.1%}"
+    if finding.outcome is Outcome.FOUND and len(named) > 1:
+        steps = ", ".join(f"{_stepped(step)} at {short(step.commit)}" for step in named)
+        lines = [f"{len(named)} steps: {steps}."]
+    elif finding.outcome is Outcome.FOUND:
+        verdict, gate = finding.direction.verdict, finding.gate
+        word = word_of(verdict, gate.unit, named[0].effect)
+        what = f"{word} {kind}" if word == verdict else f"{kind} with {word} {finding.benchmark}"
+        lines = [f"first {what}: {_suspected(finding.suspects, commits)}, {chance}."]
     elif finding.outcome is Outcome.NONE:
-        lines = [f"no {changed}: {finding.reason}."]
+        lines = [f"no {finding.direction}: {finding.reason}."]
     elif finding.shape is RangeShape.SLOPE:
         lines = [f"{finding.reason}."]
     else:
         lines = [f"inconclusive: {finding.reason}."]
         if finding.suspects:
             first, last = finding.suspects[0], finding.suspects[-1]
-            suspects = _suspected((last,), commits)
-            if first != last:
-                count = f"{len(finding.suspects)} {kind_of(finding.bad)}s"
-                suspects = f"{count}, {short(first)} to {short(last)}"
-            lines.append(f"Most suspect: {suspects}, probability {finding.probability or 0:.1%}.")
+            suspects = f"{len(finding.suspects)} {kind}s, {short(first)} to {short(last)}"
+            if first == last:
+                suspects = _suspected((last,), commits)
+            lines.append(f"Most suspect: {suspects}, {chance}.")
     lines.append(f"The ends: {compared(finding.gate)}.")
-    if named and (len(named) > 1 or finding.outcome is not Outcome.FOUND):
+    if len(named) > 1 or finding.outcome is not Outcome.FOUND:
         lines += [f"{_stepped(step)} at {_suspected(step.commits, commits)}." for step in named]
     lines += [
         f"{short(one.head)} against {short(one.base)}, before it: {compared(one)}."
         for one in finding.confirmations
     ]
-    if finding.remark:
-        lines.append(finding.remark)
+    lines += filter(None, [finding.remark])
     for commit, reason in finding.unmeasurable.items():
         lines.append(f"{short(commit)} was left out, it cannot be measured: {reason}")
     return lines
-
-
-def _found(finding: Finding, commits: Mapping[str, Commit]) -> str:
-    """The named commits in a sentence."""
-    named = finding.confirmed_steps
-    if len(named) == 1:
-        described = _suspected(finding.suspects, commits)
-        kind = kind_of(finding.bad)
-        probability = f"probability {finding.probability or 0:.1%}"
-        verdict, gate = finding.direction.verdict, finding.gate
-        word = word_of(verdict, gate.unit, named[0].effect)
-        first = f"first {word} {kind}"
-        if word != verdict:
-            first = f"first {kind} with {word} {finding.benchmark}"
-        return f"{first}: {described}, {probability}."
-    steps = ", ".join(f"{_stepped(step)} at {short(step.commit)}" for step in named)
-    return f"{len(named)} steps: {steps}."
 
 
 def _stepped(step: Step) -> str:
@@ -205,7 +189,11 @@ def _stepped(step: Step) -> str:
 
 
 def _suspected(hashes: Sequence[str], commits: Mapping[str, Commit]) -> str:
-    described = [_described(commits[commit]) for commit in hashes]
+    """Commits with their messages and authors; a label has neither."""
+    described = [
+        " ".join(filter(None, (one.short, one.subject, f"({one.author})" if one.author else "")))
+        for one in (commits[commit] for commit in hashes)
+    ]
     if len(described) == 1:
         return described[0]
     return (
@@ -224,7 +212,93 @@ def compared(comparison: Comparison) -> str:
     return f"{text} in {comparison.pairs_used} pairs"
 
 
-def _described(commit: Commit) -> str:
-    """A commit with its message and author; a label has neither."""
-    author = f"({commit.author})" if commit.author else ""
-    return " ".join(filter(None, (commit.short, commit.subject, author)))
+class FileWords:
+    """What is said of a search among the changes of a commit.
+
+    `changes` are in the order in which the search numbers them.
+    """
+
+    def __init__(self, changes: Sequence[FileChange], commit: Commit) -> None:
+        self._changes = changes
+        self._commit = commit
+
+    def line(self, tried: FileTry) -> str:
+        """One part, as soon as it was compared."""
+        result = "cannot be tried" if tried.comparison is None else compared(tried.comparison)
+        return f"  {self._part(tried.before, tried.changes)}: {result}"
+
+    def table(self, finding: FileFinding) -> Table:
+        """All parts that were compared, the whole first."""
+        whole = FileTry((), tuple(range(len(self._changes))), finding.gate.head, finding.gate)
+        named = {(one.before, one.changes) for one in finding.named}
+        return Table(
+            _FILE_COLUMNS,
+            [
+                self._row(one, is_named=(one.before, one.changes) in named)
+                for one in (whole, *finding.tries)
+            ],
+            title=f"{finding.gate.benchmark}: parts of {self._commit.short} against "
+            f"{short(finding.gate.base)}",
+            caption=f"A part is {short(finding.gate.base)} with these files as "
+            f"{self._commit.short} has them. What cannot be tried, such as a part that does not "
+            f"build, says nothing of its files.",
+        )
+
+    def answer(self, finding: FileFinding) -> list[str]:
+        """The answer in sentences; the first is the answer in short."""
+        worse = word_of(finding.direction.verdict, finding.gate.unit, finding.gate.effect)
+        count = f"{len(self._changes)} files"
+        whole = f"The whole commit: {compared(finding.gate)}."
+        if finding.outcome is Outcome.NONE:
+            return [f"no {finding.direction}: {finding.reason}.", whole]
+        lines = [
+            self._guilty(one, share, worse)
+            for one, share in zip(finding.named, finding.shares(), strict=True)
+        ]
+        if not lines and finding.outcome is Outcome.FOUND:
+            whole_commit = f"all {count} of {self._commit.short} together"
+            lines = [f"{whole_commit} make it {worse}, and no smaller part."]
+        if finding.outcome is Outcome.INCONCLUSIVE:
+            lines.insert(0, f"inconclusive: {finding.reason}.")
+            doubtful = [one for one in finding.guilty if not one.is_confirmed]
+            lines += [f"Most suspect: {self._names(one.changes)}." for one in doubtful]
+        if finding.is_cut:
+            lines.append("The search ended after as many pairs as --most-pairs allows.")
+        return [*lines, whole, *self._untried(finding)]
+
+    def _guilty(self, one: Guilty, share: float, worse: str) -> str:
+        effect = compared(one.comparison).removeprefix(f"{one.comparison.word}, ")
+        makes = "makes" if len(one.changes) == 1 else "together make"
+        also = ", with the files above," if one.before else ""
+        of_all = f"{percentage(share, 0)} of the effect"
+        if one.share is not None and not one.before:
+            low, high = (percentage(bound, 0) for bound in one.share.interval)
+            of_all += f" ({low} to {high})"
+        return f"{self._names(one.changes)}{also} {makes} it {worse}: {effect}, {of_all}."
+
+    def _untried(self, finding: FileFinding) -> list[str]:
+        untried = [one for one in finding.tries if one.comparison is None]
+        if not untried:
+            return []
+        first = untried[0]
+        others = len(untried) - 1
+        more = f", nor can {others} other part{'s' if others > 1 else ''}" if others else ""
+        why = first.why_not.rstrip(".")
+        return [f"{self._part(first.before, first.changes)} cannot be tried{more}: {why}."]
+
+    def _row(self, tried: FileTry, *, is_named: bool) -> Row:
+        name = Cell(self._part(tried.before, tried.changes), "bold" if is_named else "")
+        one = tried.comparison
+        if one is None:
+            return name, len(tried.changes), "cannot be tried", None, None, None
+        verdict = Cell(str(one.verdict), text=one.word)
+        return name, len(tried.changes), verdict, one.effect, one.interval, one.pairs_used
+
+    def _part(self, before: Sequence[int], changes: Sequence[int]) -> str:
+        names = self._names(changes)
+        return f"{names}, besides {self._names(before)}" if before else names
+
+    def _names(self, changes: Sequence[int]) -> str:
+        if len(changes) == len(self._changes):
+            return f"all {len(changes)} files"
+        return first_of([self._changes[number].label for number in changes], 3)

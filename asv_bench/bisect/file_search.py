@@ -17,10 +17,10 @@ many parts were tried. The comparisons of the search have alpha each, and only d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from typing import Any
 
-from asv_bench.bisect.file_finding import FileFinding, FileTry, Guilty
 from asv_bench.bisect.finding import Direction, Outcome, SearchPlan
 from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -35,6 +35,64 @@ ROLES = Roles("base", "whole", "files")
 OnPair = Callable[[str, Headway, Mapping[str, Pair]], None]
 """Told of every pair, and of what it was measured for."""
 Changes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileTry:
+    """A part of the change that was compared, or could not be."""
+
+    before: tuple[int, ...]  # changes that its base has beside the parent, by number
+    changes: tuple[int, ...]  # those that it adds, by number
+    commit: str  # its full hash; "" where git could not make it
+    comparison: Comparison | None  # with its base; None where it cannot be measured
+    why_not: str = ""  # why it cannot be tried; "" where it was
+
+
+@dataclass(frozen=True, slots=True)
+class Guilty:
+    """The smallest set of changes that was found to have an effect."""
+
+    before: tuple[int, ...]  # this and `changes` are as in `FileTry`
+    changes: tuple[int, ...]
+    comparison: Comparison  # the set against its base, by pairs of their own
+    against_whole: Comparison | None
+    """The set against the whole change, in the same rounds; None where it is all that was left."""
+    share: Share | None
+    """How much it is of what the whole change does to that base; None where it is all of that."""
+    is_confirmed: bool  # whether the comparison shows the effect that is looked for
+    alpha: float  # the error that the rounds were allowed
+
+
+@dataclass(frozen=True, slots=True)
+class FileFinding:
+    """The answer."""
+
+    outcome: Outcome
+    direction: Direction
+    reason: str  # a clause that says why the outcome is what it is
+    gate: Comparison  # the whole change against its parent
+    guilty: tuple[Guilty, ...] = ()
+    """Sets of changes in the order they were found; the last may not be confirmed."""
+    tries: tuple[FileTry, ...] = ()  # every part that was compared, in order
+    is_cut: bool = False  # whether the search ended because it had taken as many pairs as it may
+
+    @property
+    def named(self) -> list[Guilty]:
+        """The sets that are confirmed."""
+        return [one for one in self.guilty if one.is_confirmed]
+
+    def shares(self) -> list[float]:
+        """How much of the whole effect each named set is, as logarithms."""
+        left, found = 1.0, []
+        for one in self.named:
+            of_left = 1.0 if one.share is None else one.share.value
+            found.append(left * of_left)
+            left *= 1.0 - of_left
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as JSON-ready values; changes are numbers in the record's list of them."""
+        return {**asdict(self), "shares": self.shares()}
 
 
 class FileSearch:
@@ -115,20 +173,15 @@ class FileSearch:
             left = tuple(one for one in self._all if one not in before)
             found = self._smallest(left, before)
             if found == left:
-                return [*guilty, *map(_rest_of, guilty[-1:], [left])], "no smaller part shows it"
+                rest = [self._rest_of(last, left) for last in guilty[-1:]]
+                return [*guilty, *rest], "no smaller part shows it"
             guilty.append(self._confirm(found, before, len(guilty) + 1))
             if not guilty[-1].is_confirmed:
                 return guilty, "measured again, the set was not shown to have the effect"
-            rest = guilty[-1].against_whole
-            if rest is None or rest.verdict is not self._opposite:
+            compared = guilty[-1].against_whole
+            if compared is None or compared.verdict is not self._direction.opposite:
                 return guilty, "the whole change was not shown to do more than that"
             before = tuple(sorted((*before, *found)))
-
-    @property
-    def _opposite(self) -> Verdict:
-        """The verdict on a part that does less than the whole."""
-        is_slower = self._direction is Direction.REGRESSION
-        return Verdict.FASTER if is_slower else Verdict.SLOWER
 
     def _is_unclear(self) -> bool:
         """Whether some part may have had the effect all the same."""
@@ -218,36 +271,32 @@ class FileSearch:
         is_confirmed = of_files.verdict is self._direction.verdict
         return Guilty(before, changes, of_files, rest, share, is_confirmed, alpha)
 
+    def _rest_of(self, last: Guilty, left: Changes) -> Guilty:
+        """All other changes, by the rounds in which the last set did less than the whole."""
+        known = last.against_whole
+        assert known is not None
+        assert known.effect is not None
+        assert known.interval is not None
+        low, high = known.interval
+        turned = replace(
+            known,
+            base=known.head,
+            head=known.base,
+            verdict=self._direction.verdict,
+            effect=_inverse(known.effect),
+            interval=(_inverse(high), _inverse(low)),
+            base_value=known.head_value,
+            head_value=known.base_value,
+        )
+        before = tuple(sorted((*last.before, *last.changes)))
+        return Guilty(before, left, turned, None, None, is_confirmed=True, alpha=last.alpha)
+
     def _share(self, whole: Sequence[Pair], files: Sequence[Pair]) -> Share | None:
         """How much of what the whole does the files do, in the rounds that tell of both."""
         sign = self._direction.sign
         of_whole = {pair.base.started_at: sign * pair.log_ratio for pair in whole}
         of_files = {pair.base.started_at: sign * pair.log_ratio for pair in files}
         return share_in_rounds(of_whole, of_files, self._plan.comparison.confidence)
-
-
-def _rest_of(last: Guilty, left: Changes) -> Guilty:
-    """All other changes together, by the rounds in which the last set did less than the whole."""
-    assert last.against_whole is not None
-    before = tuple(sorted((*last.before, *last.changes)))
-    rest = _turned(last.against_whole)
-    return Guilty(before, left, rest, None, None, is_confirmed=True, alpha=last.alpha)
-
-
-def _turned(comparison: Comparison) -> Comparison:
-    """The same two commits with their roles exchanged."""
-    turned = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
-    effect, interval = comparison.effect, comparison.interval
-    return replace(
-        comparison,
-        base=comparison.head,
-        head=comparison.base,
-        verdict=turned.get(comparison.verdict, comparison.verdict),
-        effect=None if effect is None else _inverse(effect),
-        interval=None if interval is None else (_inverse(interval[1]), _inverse(interval[0])),
-        base_value=comparison.head_value,
-        head_value=comparison.base_value,
-    )
 
 
 def _inverse(effect: float) -> float:

@@ -68,6 +68,11 @@ class Direction(StrEnum):
         """What a comparison of such a change says."""
         return Verdict.SLOWER if self is Direction.REGRESSION else Verdict.FASTER
 
+    @property
+    def opposite(self) -> Verdict:
+        """What a comparison of less of such a change with more of it says."""
+        return Verdict.FASTER if self is Direction.REGRESSION else Verdict.SLOWER
+
 
 class Outcome(StrEnum):
     """The answer of a bisection; `NONE`: the ends are equivalent, or differ the other way."""
@@ -135,8 +140,7 @@ class Guess:
     """Full hashes, oldest first: the commits between two measured ones, the later included; the
     range in which the change of the ends must lie; or none."""
     probability: float  # of a step among them, or that there is none
-    pairs_left: int | None = None
-    """How many more pairs the search is expected to take, if that is known."""
+    pairs_left: int  # that the search is expected to take from here on
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from asv_bench.bisect.file_account import FileWords
-from asv_bench.bisect.file_finding import FileFinding, FileTry
-from asv_bench.bisect.file_search import FileSearch
+from asv_bench.bisect.account import FileWords
+from asv_bench.bisect.file_search import FileFinding, FileSearch, FileTry
 from asv_bench.bisect.finding import Direction, SearchPlan
 from asv_bench.compare.comparison import Headway
 from asv_bench.errors import Refused
