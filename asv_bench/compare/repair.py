@@ -59,35 +59,32 @@ class Repair:
     @property
     def state(self) -> State:
         """The answer in words."""
-        regression, remainder, repair = verdicts = (
-            self.regression.verdict,
-            self.remainder.verdict,
-            self.repair.verdict,
-        )
-        # Commits that hold the same need no measuring to be known as no regression, or as its end.
-        if regression is Verdict.SAME:
-            return State.NO_REGRESSION
-        if remainder is Verdict.SAME:
-            return State.WHOLLY
-        if Verdict.FAILED in verdicts:
-            return State.FAILED
-        if Verdict.NOT_MEASURED in verdicts:
-            return State.NOT_MEASURED
-        if regression in (Verdict.EQUIVALENT, Verdict.FASTER):
-            return State.NO_REGRESSION
-        if regression is not Verdict.SLOWER:
-            return State.INCONCLUSIVE
-        if repair is Verdict.SLOWER:
-            # Slower than the culprit, which is slower than the parent.
-            return State.NOT if remainder is Verdict.SLOWER else State.INCONCLUSIVE
-        if remainder is Verdict.SLOWER:
-            if repair in (Verdict.EQUIVALENT, Verdict.SAME):
+        verdicts = self.regression.verdict, self.remainder.verdict, self.repair.verdict
+        match verdicts:
+            # Commits that hold the same need no measuring: known as no regression, or as its end.
+            case (Verdict.SAME, _, _):
+                return State.NO_REGRESSION
+            case (_, Verdict.SAME, _):
+                return State.WHOLLY
+            case _ if Verdict.FAILED in verdicts:
+                return State.FAILED
+            case _ if Verdict.NOT_MEASURED in verdicts:
+                return State.NOT_MEASURED
+            case (Verdict.EQUIVALENT | Verdict.FASTER, _, _):
+                return State.NO_REGRESSION
+            case (Verdict.INCONCLUSIVE, _, _):
+                return State.INCONCLUSIVE
+            case (_, Verdict.SLOWER, Verdict.FASTER):
+                return State.PARTLY
+            case (_, Verdict.SLOWER, Verdict.INCONCLUSIVE):
+                return State.NOT_WHOLLY
+            case (_, Verdict.SLOWER, _):
                 return State.NOT
-            return State.PARTLY if repair is Verdict.FASTER else State.NOT_WHOLLY
-        if remainder is Verdict.INCONCLUSIVE or repair is Verdict.EQUIVALENT:
-            # Of a regression that is hardly wider than the margin, the head may be like both ends.
-            return State.INCONCLUSIVE
-        return State.WHOLLY
+            case (_, Verdict.EQUIVALENT | Verdict.FASTER, Verdict.FASTER | Verdict.INCONCLUSIVE):
+                return State.WHOLLY
+        # Verdicts that contradict each other; or a regression that is hardly wider than the margin,
+        # after which the head may be like both ends.
+        return State.INCONCLUSIVE
 
     @property
     def is_slower(self) -> bool:
@@ -110,41 +107,34 @@ class Repair:
 
     def _why(self) -> str:
         regression, remainder, repair = self.regression, self.remainder, self.repair
-        still = f"the head is {_said(remainder, 'the parent')}"
+        before = f"the culprit is {_said(regression, 'its parent')}"
+        now = f"the head is {_said(remainder, 'the parent')}"
         match self.state:
             case State.WHOLLY:
-                return f": {still}"
+                return f": {now}"
             case State.PARTLY:
-                return f"{self._share()}; {still}"
+                return f"{self._share()}; {now}"
             case State.NOT_WHOLLY:
-                return f": {still}, and whether less so than the culprit was not shown"
+                return f": {now}, and whether less so than the culprit was not shown"
             case State.NOT:
-                also = f", which is {_said(regression, 'its parent')}"
-                return f": the head is {_said(repair, 'the culprit')}{also}"
+                also = _said(regression, "its parent")
+                return f": the head is {_said(repair, 'the culprit')}, which is {also}"
             case State.NO_REGRESSION:
-                also = f", and {still}" if remainder.verdict is Verdict.SLOWER else ""
-                return f": the culprit is {_said(regression, 'its parent')}{also}"
+                return f": {before}" + (f", and {now}" if self.is_slower else "")
+            case State.INCONCLUSIVE if regression.verdict is not Verdict.SLOWER:
+                return f": {before}"
             case State.INCONCLUSIVE:
-                return f": {self._open()}"
-            case State.FAILED | State.NOT_MEASURED:
-                reasons = (one.reason for one in (regression, remainder, repair))
-                return f": {next(filter(None, reasons), '')}".rstrip(".")
+                is_small = repair.verdict is Verdict.EQUIVALENT
+                why = ", for the regression is hardly wider than the margin; a smaller one can tell"
+                return f": {now} and {_said(repair, 'the culprit')}{why if is_small else ''}"
+        reasons = (one.reason for one in (regression, remainder, repair))
+        return f": {next(filter(None, reasons), '')}".rstrip(".")
 
     def _share(self) -> str:
         if self.back is None:
             return ""
         low, high = (percentage(bound, 0) for bound in self.back.interval)
         return f", {percentage(self.back.value, 0)} of the effect is back ({low} to {high})"
-
-    def _open(self) -> str:
-        """What was not shown."""
-        if self.regression.verdict is not Verdict.SLOWER:
-            return f"the culprit is {_said(self.regression, 'its parent')}"
-        words = f"the head is {_said(self.remainder, 'the parent')}"
-        words += f" and {_said(self.repair, 'the culprit')}"
-        if self.repair.verdict is Verdict.EQUIVALENT:
-            words += ", for the regression is hardly wider than the margin; a smaller one can tell"
-        return words
 
 
 def repair_of(
@@ -170,17 +160,17 @@ def repair_of(
 
 def _said(comparison: Comparison, base: str) -> str:
     """A verdict against the base, with its effect."""
-    words = {
-        Verdict.SLOWER: f"{comparison.word} than {base}",
-        Verdict.FASTER: f"{comparison.word} than {base}",
-        Verdict.EQUIVALENT: f"equivalent to {base}",
-        Verdict.SAME: f"the same as {base} in what is measured",
-    }
-    verdict = words.get(comparison.verdict, f"neither shown to differ from {base} nor to equal it")
+    match comparison.verdict:
+        case Verdict.SLOWER | Verdict.FASTER:
+            words = f"{comparison.word} than {base}"
+        case Verdict.EQUIVALENT:
+            words = f"equivalent to {base}"
+        case Verdict.SAME:
+            words = f"the same as {base} in what is measured"
+        case _:
+            words = f"neither shown to differ from {base} nor to equal it"
     if comparison.effect is None or comparison.interval is None:
-        return verdict
-    effect = percentage(comparison.effect, 2, signed=True)
-    found = f"{effect}, {interval(2)(comparison.interval)}"
-    if comparison.verdict is Verdict.INCONCLUSIVE and comparison.reason:
-        found += f"; {comparison.reason.rstrip('.')}"
-    return f"{verdict} ({found})"
+        return words
+    found = [percentage(comparison.effect, 2, signed=True), interval(2)(comparison.interval)]
+    open_as = comparison.reason.rstrip(".") if comparison.verdict is Verdict.INCONCLUSIVE else ""
+    return f"{words} ({', '.join(found)}{f'; {open_as}' if open_as else ''})"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from asv_bench.compare.plan import ComparisonPlan
@@ -20,6 +21,8 @@ from asv_bench.output.table import (
     percent,
     percentage,
 )
+from asv_bench.process.gpu_watch import throttling
+from asv_bench.stats.paired import hodges_lehmann, location_p, smallest_p
 
 STYLES = {
     Verdict.SLOWER: "bold red",
@@ -31,6 +34,10 @@ STYLES = {
     Verdict.SAME: "green",
 }
 """How verdicts look, the worst first."""
+_LEAST_SHIFT = 0.005
+"""Relative difference of clocks that is worth a sentence; a step of the clock is somewhat more."""
+_LEVEL = 0.01
+_FEWEST = 4
 
 
 def _pairs(numbers: tuple[int, int]) -> str:
@@ -140,3 +147,45 @@ def pair_line(number: int, pair: Pair) -> str:
     effect = percentage(pair.effect, 2, signed=True)
     why = f", discarded: {pair.discarded}" if pair.discarded else ""
     return f"pair {number} of {pair.base.benchmark}: {effect}{why}"
+
+
+def clock_findings(pairs: Iterable[Pair]) -> list[str]:
+    """Sentences on clocks and throttling that differ between the commits of pairs.
+
+    A commit can change the clock, by drawing more power or by leaving the GPU idle. Its pairs are
+    judged all the same, since discarding them would hide what it does
+    (`process.gpu_watch.why_discarded`). But whoever reads the verdict must know that the clock has
+    a part in it. `pairs` may be of several benchmarks, which share processes.
+    """
+    ends = {
+        (pair.base.device, pair.base.started_at, pair.head.started_at): (
+            pair.base.gpu,
+            pair.head.gpu,
+        )
+        for pair in pairs
+    }
+    both = [(base, head) for base, head in ends.values() if base is not None and head is not None]
+    if len(both) < _FEWEST:
+        return []
+    found, (bases, heads) = [], zip(*both, strict=True)
+    shifts = [math.log(head.sm_clock_mhz / base.sm_clock_mhz) for base, head in both]
+    shift = math.expm1(float(hodges_lehmann(shifts)))
+    if abs(shift) >= _LEAST_SHIFT and _lie_on_one_side(shifts):
+        base, head = (statistics.median(one.sm_clock_mhz for one in end) for end in (bases, heads))
+        found.append(
+            f"The GPU's clock differs between the commits: {base:.0f} MHz for the base, "
+            f"{head:.0f} MHz for the head ({percentage(shift, 1, signed=True)} in a typical one of "
+            f"{len(both)} pairs)."
+        )
+    held = [[bool(throttling(one)) for one in end] for end in (bases, heads)]
+    if _lie_on_one_side([float(head) - base for base, head in zip(*held, strict=True)]):
+        found.append(
+            f"The GPU was throttled while {sum(held[1])} of {len(both)} processes of the head ran, "
+            f"and {sum(held[0])} of the base."
+        )
+    return [f"{sentence} This is part of the difference that was measured." for sentence in found]
+
+
+def _lie_on_one_side(shifts: Sequence[float]) -> bool:
+    """Whether they do by more than chance; of few, all of them."""
+    return float(location_p(shifts, "two-sided")) <= max(_LEVEL, smallest_p(len(shifts)))

@@ -76,7 +76,7 @@ def why_discarded(base: GpuConditions | None, head: GpuConditions | None) -> str
     clock or heat the GPU until it is throttled, and pairs without that would hide it. So a pair is
     discarded where the power supply held the GPU back, and where the GPU was throttled during both
     processes. All else is kept, and said beside the verdict where it differs between the commits
-    (`compare.clock_findings`).
+    (`compare.tables.clock_findings`).
     """
     first, second = throttling(base), throttling(head)
     outside = (first | second) & FROM_OUTSIDE

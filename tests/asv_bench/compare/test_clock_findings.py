@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from simulated_pairs import pair_of
 
-from asv_bench.compare.clock_findings import clock_findings
+from asv_bench.compare.tables import clock_findings
 from asv_bench.measure.samples import GpuConditions, Pair
 
 
