@@ -8,14 +8,13 @@ bisection on several devices does not, whose pairs are given to whichever device
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
-
-import typer
+from typing import Any, TypeVar
 
 from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan
@@ -23,8 +22,6 @@ from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
-from asv_bench.session.grouped import grouped
-from asv_bench.session.options import Outputs
 
 from . import bisect as of_bisect
 from . import changes as of_changes
@@ -36,98 +33,61 @@ CaseT = TypeVar("CaseT")
 PartT = TypeVar("PartT")
 RowT = TypeVar("RowT")
 
-Runs: TypeAlias = Annotated[int, typer.Option(min=1, help="Of each case.")]
-Seed: TypeAlias = Annotated[int, typer.Option(help="Of the first run of each case.")]
-Workers: TypeAlias = Annotated[int, typer.Option(min=1, help="Processes that simulate.")]
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulations")
+    parser.add_argument("what", choices=("compare", "bisect", "changes"))
+    parser.add_argument("--runs", type=int, help="of each case")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run of each case")
+    parser.add_argument("--workers", type=int, default=1, help="processes that simulate")
+    replay = "record of compare or calibrate, whose pairs of a commit with itself are drawn again"
+    parser.add_argument("--replay", type=Path, action="append", default=[], help=replay)
+    parser.add_argument("--json", type=Path, help="where the record goes")
+    parser.add_argument("--markdown", type=Path, help="where the table goes")
+    asked = parser.parse_args(arguments)
+    files = TableFiles(asked.markdown, record=asked.json)
+    runs = asked.runs or (10_000 if asked.what == "compare" else 1000)
+    simulated = partial(_simulated, files, asked.workers)
 
+    def each(once: Callable[[CaseT, int], PartT]) -> Callable[[CaseT], list[partial[PartT]]]:
+        """A part for each run, with a seed of its own."""
+        return lambda case: [partial(once, case, asked.seed + run) for run in range(runs)]
 
-@app.command()
-@grouped
-def compare(
-    runs: Runs = 10_000,
-    workers: Workers = 1,
-    replay: Annotated[
-        list[Path] | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="Record of compare or calibrate: draw from its pairs of a commit with itself, "
-            "too; may be given several times.",
-        ),
-    ] = None,
-    *,
-    outputs: Outputs,
-) -> None:
-    """Simulate every effect under every noise, and several benchmarks at once."""
-    files, plan = outputs.files(), ComparisonPlan()
-    noises: dict[str, of_compare.NoiseSource] = dict(SITUATIONS)
-    for path in replay or []:
-        noises.update(replayed(path, plan.cap))
-    tallies = _simulated(
-        files,
-        of_compare.cases(noises, plan),
-        lambda case: of_compare.parts(case, runs, plan),
-        of_compare.Tally.of,
-        workers,
-    )
-    results = {
-        "noises": {name: str(noise) for name, noise in noises.items()},
-        "tallies": [{**asdict(tally), "broken": tally.broken(plan)} for tally in tallies],
-    }
-    table = of_compare.tally_table(tallies, noises, plan)
-    _write(files, "simulate", {"runs": runs, "plan": plan.to_json()}, results, table)
-
-
-@app.command()
-@grouped
-def bisect(runs: Runs = 1000, seed: Seed = 0, workers: Workers = 1, *, outputs: Outputs) -> None:
-    """Bisect simulated ranges of 64 commits, and count how often the answer was right."""
-    files = outputs.files()
-    rows = _simulated(
-        files,
-        of_bisect.SCENARIOS,
-        _each(of_bisect.bisect_once, runs, seed),
-        of_bisect.row_of,
-        workers,
-    )
-    settings = {"runs": runs, "seed": seed, "plan": SearchPlan().to_json()}
-    table = of_bisect.bisect_table(rows)
-    _write(files, "simulate_bisect", settings, {"rows": rows}, table)
-
-
-@app.command()
-@grouped
-def changes(runs: Runs = 1000, seed: Seed = 0, workers: Workers = 1, *, outputs: Outputs) -> None:
-    """Judge simulated histories, flat ones and ones with a step."""
-    files = outputs.files()
-    rates = _simulated(
-        files,
-        of_changes.KINDS,
-        _each(of_changes.judge_once, runs, seed),
-        of_changes.Rates.of,
-        workers,
-    )
-    table = of_changes.rates_table(rates, runs)
-    results = {"rates": [asdict(one) for one in rates]}
-    _write(files, "simulate_changes", {"runs": runs, "seed": seed}, results, table)
-
-
-def _each(
-    once: Callable[[CaseT, int], PartT], runs: int, seed: int
-) -> Callable[[CaseT], Sequence[Callable[[], PartT]]]:
-    """A part for each run, with a seed of its own."""
-    return lambda case: [partial(once, case, seed + run) for run in range(runs)]
+    settings: dict[str, Any] = {"runs": runs, "seed": asked.seed}
+    if asked.what == "compare":
+        plan = ComparisonPlan()
+        noises: dict[str, of_compare.NoiseSource] = dict(SITUATIONS)
+        for path in asked.replay:
+            noises.update(replayed(path, plan.cap))
+        cases = of_compare.cases(noises, plan)
+        parts = partial(of_compare.parts, runs=runs, plan=plan)
+        tallies = simulated(cases, parts, of_compare.Tally.of)
+        results = {
+            "noises": {name: str(noise) for name, noise in noises.items()},
+            "tallies": [{**asdict(tally), "broken": tally.broken(plan)} for tally in tallies],
+        }
+        settings = {"runs": runs, "plan": plan.to_json()}
+        table = of_compare.tally_table(tallies, noises, plan)
+        _write(files, "simulate", settings, results, table)
+    elif asked.what == "bisect":
+        rows = simulated(of_bisect.SCENARIOS, each(of_bisect.bisect_once), of_bisect.row_of)
+        settings["plan"] = SearchPlan().to_json()
+        table = of_bisect.bisect_table(rows)
+        _write(files, "simulate_bisect", settings, {"rows": rows}, table)
+    else:
+        rates = simulated(of_changes.KINDS, each(of_changes.judge_once), of_changes.Rates.of)
+        results = {"rates": [asdict(one) for one in rates]}
+        table = of_changes.rates_table(rates, runs)
+        _write(files, "simulate_changes", settings, results, table)
 
 
 def _simulated(
     files: TableFiles,
+    workers: int,
     cases: Sequence[CaseT],
     # What one process does at once, and what all of it comes to.
     parts: Callable[[CaseT], Sequence[Callable[[], PartT]]],
     row: Callable[[CaseT, Sequence[PartT]], RowT],
-    workers: int,
 ) -> list[RowT]:
     """What each case comes to."""
     rows: list[RowT] = []
@@ -152,4 +112,4 @@ def _write(
 
 
 if __name__ == "__main__":
-    app()
+    main()

@@ -50,37 +50,31 @@ class HistoryKind:
 
 
 TWO_MODES = Modes(share=0.3, more=0.05)
+_OF_10: dict[str, Any] = {"session_commits": 10, "sessions_apart": 0.01}
+_OF_50: dict[str, Any] = {"session_commits": 50, "sessions_apart": 0.01}
+_QUIET_MODES: dict[str, Any] = {"noise": QUIET, "modes": TWO_MODES}
 KINDS = (
     HistoryKind("flat"),
-    HistoryKind("flat, two modes", noise=QUIET, modes=TWO_MODES),
+    HistoryKind("flat, two modes", **_QUIET_MODES),
     HistoryKind("flat, one process", processes=1),
     HistoryKind("flat, 2 commits", commits=2),
-    HistoryKind("flat, two modes, one process", noise=QUIET, modes=TWO_MODES, processes=1),
-    HistoryKind("flat, two modes, five processes", noise=QUIET, modes=TWO_MODES, processes=5),
-    HistoryKind("flat, two modes, 20 commits", noise=QUIET, modes=TWO_MODES, commits=20),
+    HistoryKind("flat, two modes, one process", processes=1, **_QUIET_MODES),
+    HistoryKind("flat, two modes, five processes", processes=5, **_QUIET_MODES),
+    HistoryKind("flat, two modes, 20 commits", commits=20, **_QUIET_MODES),
     HistoryKind("flat, a rare mode", noise=QUIET, modes=Modes(share=0.1, more=0.05)),
-    HistoryKind("flat, sessions of 10", noise=QUIET, session_commits=10, sessions_apart=0.01),
-    HistoryKind("flat, sessions of 50", noise=QUIET, session_commits=50, sessions_apart=0.01),
+    HistoryKind("flat, sessions of 10", noise=QUIET, **_OF_10),
+    HistoryKind("flat, sessions of 50", noise=QUIET, **_OF_50),
     HistoryKind("flat, each commit by itself", noise=QUIET, session_commits=1, sessions_apart=0.01),
-    HistoryKind(
-        "flat, sessions of 10 with a reference",
-        session_commits=10,
-        sessions_apart=0.01,
-        has_reference=True,
-    ),
+    HistoryKind("flat, sessions of 10 with a reference", has_reference=True, **_OF_10),
     HistoryKind("a step", step=0.03),
     HistoryKind("a step", step=0.05),
     HistoryKind("a step, 20 commits", step=0.03, commits=20),
     HistoryKind("a step, one process", step=0.03, processes=1),
     HistoryKind("a step, one process, 20 commits", step=0.03, commits=20, processes=1),
     HistoryKind("a step at the newest commit", step=0.05, is_newest=True),
-    HistoryKind("a step, two modes", step=0.05, noise=QUIET, modes=TWO_MODES),
-    HistoryKind(
-        "a step, sessions of 10", step=0.03, noise=QUIET, session_commits=10, sessions_apart=0.01
-    ),
-    HistoryKind(
-        "a step, sessions of 50", step=0.03, noise=QUIET, session_commits=50, sessions_apart=0.01
-    ),
+    HistoryKind("a step, two modes", step=0.05, **_QUIET_MODES),
+    HistoryKind("a step, sessions of 10", step=0.03, noise=QUIET, **_OF_10),
+    HistoryKind("a step, sessions of 50", step=0.03, noise=QUIET, **_OF_50),
 )
 COLUMNS = (
     Column("name", "history", kind="text"),
@@ -92,14 +86,6 @@ COLUMNS = (
     Column("found", "step found", show=percent(1)),
     Column("asv_found", "by asv", show=percent(1)),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedHistory:
-    """A series, and the number of the first commit after its step; None where it is flat."""
-
-    points: list[Point]
-    place: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +118,20 @@ def judge_once(kind: HistoryKind, seed: int) -> _Hits:
     """Judge one history; `changes` and asv see the same one."""
     from asv.step_detect import detect_steps
 
-    history = simulated_history(kind, seed)
+    points, place = simulated_history(kind, seed)
     # Numbers of the commits after which, and up to which, a change lies; asv's steps are granted a
     # commit on both sides.
-    ours = [
-        (int(one.since.hash, 16), int(one.until.hash, 16)) for one in changes_in(history.points)
-    ]
-    steps = detect_steps([point.figure.median for point in history.points])
+    ours = [(int(one.since.hash, 16), int(one.until.hash, 16)) for one in changes_in(points)]
+    steps = detect_steps([point.figure.median for point in points])
     of_asv = [(begin - 2, begin + 1) for begin, *_ in steps[1:]]
     hits = [
-        any(since < history.place <= until for since, until in ranges if history.place)
-        for ranges in (ours, of_asv)
+        any(since < place <= until for since, until in ranges if place) for ranges in (ours, of_asv)
     ]
     return len(ours) - hits[0], int(hits[0]), len(of_asv) - hits[1], int(hits[1])
 
 
-def simulated_history(kind: HistoryKind, seed: int) -> SimulatedHistory:
-    """Draw one series."""
+def simulated_history(kind: HistoryKind, seed: int) -> tuple[list[Point], int | None]:
+    """One series, and the number of the first commit after its step; None where it is flat."""
     random = np.random.default_rng(seed)
     place = None
     if kind.step:
@@ -169,7 +152,7 @@ def simulated_history(kind: HistoryKind, seed: int) -> SimulatedHistory:
         )
         if kind.has_reference:
             ratios[SERIES, commit.hash, started_ms] = (REFERENCE, references[session])
-    return SimulatedHistory(points_of(figures, commits, ratios, sessions_of(figures)), place)
+    return points_of(figures, commits, ratios, sessions_of(figures)), place
 
 
 def _processes(kind: HistoryKind, random: np.random.Generator) -> npt.NDArray[np.float64]:

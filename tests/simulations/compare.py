@@ -37,6 +37,7 @@ COLUMNS = (
     Column("coverage", "coverage", show=percent(1)),
     Column("broken", "broken promise", kind="text"),
 )
+COUNTS = ("runs", "false_alarms", "wrong_signs", "pairs", "covered")
 _AT_ONCE = 2000
 """Benchmarks whose pairs are in memory at once."""
 _CERTAIN = 0.001
@@ -45,7 +46,7 @@ _CERTAIN = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Comparisons to simulate: of so many benchmarks at once, of which the first has an effect."""
+    """Comparisons to simulate, of so many benchmarks at once; the first has the effect."""
 
     name: str
     noise: NoiseSource
@@ -74,32 +75,21 @@ class Tally:
     def of(cls, case: Case, parts: Sequence[Counter[str]]) -> Tally:
         """The sum of a case's parts."""
         total = sum(parts, Counter[str]())
+        counts = {name: total[name] for name in COUNTS}
+        verdicts = {str(verdict): total[verdict] for verdict in VERDICTS if total[verdict]}
         return cls(
             case.name,
             case.effect,
             case.benchmarks,
-            total["runs"],
-            {str(verdict): total[verdict] for verdict in VERDICTS if total[verdict]},
-            total["false_alarms"],
-            total["wrong_signs"],
-            total["pairs"],
-            total["covered"],
-            case.noise.independent,
+            verdicts=verdicts,
+            independent=case.noise.independent,
+            **counts,
         )
 
-    def rate(self, verdict: Verdict) -> float:
-        """The fraction of comparisons with this verdict."""
-        return self.verdicts.get(verdict, 0) / self.runs
-
-    @property
-    def mean_pairs(self) -> float:
-        """Pairs that the first benchmark took."""
-        return self.pairs / self.runs
-
-    @property
-    def coverage(self) -> float:
-        """The fraction of its intervals that hold the true effect."""
-        return self.covered / self.runs
+    def rate(self, count: str) -> float:
+        """The fraction of comparisons with this verdict, or of which that was counted."""
+        found = getattr(self, count) if count in COUNTS else self.verdicts.get(count, 0)
+        return float(found / self.runs)
 
     def broken(self, plan: ComparisonPlan) -> list[str]:
         """Which of the plan's promises these counts certainly break, in words."""
@@ -191,13 +181,11 @@ def tally_table(
     tallies: Sequence[Tally], noises: Mapping[str, NoiseSource], plan: ComparisonPlan
 ) -> Table:
     """A row for each tally."""
+    shown = (*VERDICTS, *COUNTS[1:])
     rows = [
         (
-            *(tally.noise, tally.benchmarks, tally.effect, *map(tally.rate, VERDICTS)),
-            tally.false_alarms / tally.runs,
-            tally.wrong_signs / tally.runs,
-            tally.mean_pairs,
-            tally.coverage,
+            *(tally.noise, tally.benchmarks, tally.effect),
+            *map(tally.rate, shown),
             ", ".join(tally.broken(plan)),
         )
         for tally in tallies

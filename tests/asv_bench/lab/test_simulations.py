@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from stored_pairs import pairs_with_itself
-from typer.testing import CliRunner
 
 from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
@@ -85,10 +84,10 @@ def test_a_difference_is_found(noise: str, effect: float, power: float) -> None:
 
 
 def test_clear_answers_come_early() -> None:
-    assert tally(0.05, "quiet", runs=100).mean_pairs < 6
-    assert tally(0.05, "quiet", runs=100, has_pools=False).mean_pairs < 8
-    assert tally(0.0, "quiet", runs=100).mean_pairs < 12
-    assert tally(0.015, "ordinary", runs=100).mean_pairs > 18
+    assert tally(0.05, "quiet", runs=100).rate("pairs") < 6
+    assert tally(0.05, "quiet", runs=100, has_pools=False).rate("pairs") < 8
+    assert tally(0.0, "quiet", runs=100).rate("pairs") < 12
+    assert tally(0.015, "ordinary", runs=100).rate("pairs") > 18
 
 
 @EACH_NOISE
@@ -116,7 +115,7 @@ def test_equal_commits_are_shown_to_be_equivalent_where_noise_allows() -> None:
 
 def test_intervals_hold_the_truth() -> None:
     for effect in (0.0, 0.015):
-        assert tally(effect, "ordinary").coverage > 0.92
+        assert tally(effect, "ordinary").rate("covered") > 0.92
 
 
 def test_four_looks_at_location_err_as_often_as_one_may() -> None:
@@ -220,15 +219,14 @@ def test_a_few_simulated_bisections_repeat_by_their_seed() -> None:
     assert (row["pairs_mean"], row["pairs_p95"], row["pairs_most"]) == (57.5, 61.55, 62)
 
 
-def results(path: Path, *arguments: str) -> tuple[dict, str]:
-    """The results that a simulation records, and what it prints."""
-    done = CliRunner().invoke(command.app, [*arguments, "--json", str(path)])
-    assert done.exit_code == 0, done.output
-    return json.loads(path.read_text())["results"], done.output
+def results(path: Path, *arguments: str) -> dict:
+    """The results that a simulation records."""
+    command.main([*arguments, "--json", str(path)])
+    return json.loads(path.read_text())["results"]
 
 
 def test_comparisons_are_printed_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(simulate_compare, "EFFECTS", (0.0, 0.05))
     monkeypatch.setattr(command, "SITUATIONS", {"quiet": SITUATIONS["quiet"]})
@@ -236,28 +234,27 @@ def test_comparisons_are_printed_and_counted(
     measured = tmp_path / "calibrated.json"
     measured.write_text(json.dumps({"samples": pairs_with_itself(48)}))
     options = ("--runs", "5", "--workers", "2", "--replay", str(measured))
-    found, said = results(tmp_path / "record.json", "compare", *options)
-    tallies = found["tallies"]
+    tallies = results(tmp_path / "record.json", "compare", *options)["tallies"]
     assert [(entry["effect"], entry["benchmarks"]) for entry in tallies] == [
         *((0.0, 1), (0.05, 1), (0.0, 1), (0.05, 1), (0.0, 10), (0.03, 10)),
     ]
     assert tallies[1]["verdicts"] == tallies[3]["verdicts"] == {"slower": 5}
     assert [entry["noise"] for entry in tallies[:4:2]] == ["quiet", "calibrated"]
-    assert "+5.0 %" in said
+    assert "+5.0 %" in capsys.readouterr().out
 
 
-def test_bisections_and_histories_are_printed_and_counted(
+def test_bisections_and_histories_are_written_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenarios = (Scenario("5 %", (0.05,), commits=8), Scenario("nothing", (), commits=8))
     monkeypatch.setattr(simulate_bisect, "SCENARIOS", scenarios)
     record, page = tmp_path / "record.json", tmp_path / "page.md"
-    found, _ = results(record, "bisect", "--runs", "2", "--markdown", str(page))
-    assert [row["right"] for row in found["rows"]] == [2, 2]
+    rows = results(record, "bisect", "--runs", "2", "--markdown", str(page))["rows"]
+    assert [row["right"] for row in rows] == [2, 2]
     assert "| nothing | 2 | 2 | 0 | 0 |" in page.read_text()
     monkeypatch.setattr(simulate_changes, "KINDS", (FLAT[0], STEPS[0]))
-    found, said = results(record, "changes", "--runs", "2", "--workers", "2")
-    assert "a step" in said
-    flat, step = found["rates"]
+    options = ("--runs", "2", "--workers", "2", "--markdown", str(page))
+    flat, step = results(record, "changes", *options)["rates"]
     assert (flat["false"], flat["found"]) == (0.0, None)
     assert step["found"] == 1.0
+    assert "| a step |" in page.read_text()
