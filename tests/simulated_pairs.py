@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from asv_bench.git.repository import Commit
 from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
     Pair,
     Reading,
+    RoundSource,
     SampleFailed,
 )
+from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.subjects.subject import Metric
 from tests.simulations.rounds_of_pairs import RoundsOfPairs
 
@@ -125,3 +130,49 @@ class ScriptedPairs(RoundsOfPairs):
 
     def stop(self) -> None:
         self.stopped = True
+
+
+class SourcedSuite(OwnSuite):
+    """kvtrail's benchmarks, whose figures come from a source; `commits` are by their names.
+
+    Without `commits` these are of the repository.
+    """
+
+    pathspecs = ()
+
+    def __init__(
+        self,
+        root: Path,
+        source: RoundSource,
+        names: Sequence[str] = ("b",),
+        commits: Mapping[str, Commit] | None = None,
+    ) -> None:
+        self.given, self.names, self.by_name = source, names, commits
+        super().__init__(root)
+
+    @property
+    def devices(self) -> Sequence[str]:
+        return self.given.devices
+
+    @property
+    def metrics(self) -> list[Metric]:
+        return [Metric(name, "seconds") for name in self.names]
+
+    def choose(self, patterns, devices) -> None:
+        pass
+
+    def resolve(self, name: str) -> Commit:
+        return super().resolve(name) if self.by_name is None else self.by_name[name]
+
+    def are_same(self, base: str, head: str) -> bool:
+        return self.by_name is None and super().are_same(base, head)
+
+    def to_json(self) -> dict[str, str]:
+        return {"kind": "simulated"}
+
+    def sentence(self) -> str:
+        return "measuring a simulation"
+
+    @contextmanager
+    def pairs(self) -> Iterator[RoundSource]:
+        yield self.given

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from simulated_pairs import SourcedSuite
 from toy_repository import ToyRepository
 from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
-from asv_bench.errors import Refused
+from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.measure import log
 from asv_bench.measure.samples import CommitUnusable, Pair, SampleFailed
 from asv_bench.session import session
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.subjects import choose
-from asv_bench.subjects.own_suite import OwnSuite
-from asv_bench.subjects.subject import Metric
 from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.noise import Noise
 
@@ -37,35 +35,6 @@ class Interrupted(SimulatedCommits):
         if self.after is not None and self.measured["simulated"] >= self.after:
             raise KeyboardInterrupt
         return super().pair(base, head, **options)
-
-
-class SimulatedSuite(OwnSuite):
-    """kvtrail's benchmarks in a repository, with a simulated machine."""
-
-    pathspecs = ()
-    devices = ("simulated",)
-
-    def __init__(self, root: Path, machine: SimulatedCommits, benchmarks: list[str]) -> None:
-        self.machine = machine
-        self.benchmarks = benchmarks
-        super().__init__(root)
-
-    def choose(self, patterns, devices) -> None:
-        pass
-
-    @property
-    def metrics(self) -> list[Metric]:
-        return [Metric(name, "seconds") for name in self.benchmarks]
-
-    def to_json(self) -> dict[str, str]:
-        return {"kind": "simulated"}
-
-    def sentence(self) -> str:
-        return "measuring a simulation"
-
-    @contextmanager
-    def pairs(self) -> Iterator[SimulatedCommits]:
-        yield self.machine
 
 
 class Bench:
@@ -94,8 +63,8 @@ class Bench:
         self.machine = Interrupted(times, after, seed)
         return self.machine
 
-    def suite(self, root: Path) -> SimulatedSuite:
-        return SimulatedSuite(root, self.machine, self.benchmarks)
+    def suite(self, root: Path) -> SourcedSuite:
+        return SourcedSuite(root, self.machine, self.benchmarks)
 
     def run(self, *arguments: str) -> tuple[int, str, dict]:
         path = self.root / "record.json"
@@ -175,96 +144,64 @@ def test_an_improvement_is_looked_for_where_asked(bench: Bench) -> None:
 def test_too_few_pairs_are_inconclusive(bench: Bench) -> None:
     bench.with_step(8)
     code, said, record = bench.run("--most-pairs", "1")
-    assert code == ExitCode.INCONCLUSIVE
+    assert (code, record["results"]["finding"]["outcome"]) == (4, "inconclusive")
     assert "inconclusive: " in said
-    assert record["results"]["finding"]["outcome"] == "inconclusive"
 
 
-def test_an_interrupted_bisection_goes_on_where_it_was(bench: Bench) -> None:
+def test_a_bisection_goes_on_where_it_was_interrupted_and_starts_over_after_its_answer(
+    bench: Bench,
+) -> None:
     bench.with_step(8, after=6)
     code, said, record = bench.run()
-    assert code == ExitCode.INTERRUPTED
+    assert (code, bench.measured) == (ExitCode.INTERRUPTED, 6)
     assert record["results"]["finding"] is None
     assert "Interrupted" in said
-    first = bench.measured
-    assert first == 6
-
+    with pytest.raises(Refused, match="no pairs of the same bisect"):
+        bench.run("--resume", "--certain", "0.99")
     bench.with_step(8, seed=6)
     code, said, record = bench.run()
     assert code == ExitCode.REGRESSION
     assert "going on with 6 pairs" in said
     assert len(record["samples"]) == bench.measured + 6
-
-
-def test_a_finished_bisection_starts_over_unless_told_otherwise(bench: Bench) -> None:
-    bench.with_step(8)
-    bench.run()
-    assert bench.measured > 0
     bench.with_step(8, seed=7)
     bench.run("--resume")
     assert bench.measured == 0
-    bench.run()
-    assert bench.measured > 0
-
-
-def test_other_options_are_another_bisection_and_fresh_forgets_what_was_measured(
-    bench: Bench,
-) -> None:
+    _, said, record = bench.run()
+    assert "going on" not in said
+    assert len(record["samples"]) == bench.measured > 0
     bench.with_step(8, after=6)
     bench.run()
     bench.with_step(8)
-    with pytest.raises(Refused, match="no pairs of the same bisect"):
-        bench.run("--resume", "--certain", "0.999")
-    assert bench.measured == 0
     _, said, record = bench.run("--fresh")
     assert "going on" not in said
     assert len(record["samples"]) == bench.measured
 
 
-def test_an_end_that_cannot_be_measured_is_said(bench: Bench) -> None:
-    times = dict.fromkeys(bench.hashes[:-1], 0.0)
-    bench.machine = SimulatedCommits(times, QUIET, 0)
-    code, said, _ = bench.run()
-    assert code == ExitCode.FAILED
-    assert f"commit {bench.hashes[-1][:8]} cannot be measured" in said
-
-
-def test_processes_that_fail_leave_a_record_of_what_was_measured(bench: Bench, monkeypatch) -> None:
-    def fails(base, head, **_):
-        raise SampleFailed(base, (SIMULATED_BENCHMARK,), "exit code 1: a hiccup")
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SampleFailed("b" * 40, (SIMULATED_BENCHMARK,), "a hiccup"), ExitCode.FAILED),
+        (CommitUnusable("b" * 40, "a hiccup"), ExitCode.FAILED),
+        (CommitUnusable("b" * 40, "a hiccup", is_lacking=True), ExitCode.NOTHING_MEASURED),
+    ],
+)
+def test_an_end_that_gives_no_figure_leaves_a_record(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: MeasurementFailed, code: ExitCode
+) -> None:
+    def fails(*_: str, **options: object) -> None:
+        raise error
 
     monkeypatch.setattr(bench.machine, "pair", fails)
-    code, said, record = bench.run()
-    assert code == ExitCode.FAILED
+    ended, said, record = bench.run()
+    assert ended == code == record["results"]["exit_code"]
     assert "a hiccup" in said
-    assert record["results"]["outcome"] == "failed"
     assert "a hiccup" in record["notes"][0]
 
 
-def test_a_record_that_cannot_be_written_is_refused_before_anything_is_measured(
-    bench: Bench,
-) -> None:
-    code, said, _ = bench.run("--json", str(bench.root))
-    assert code == ExitCode.REFUSED
-    assert "--json" in said
-    assert bench.measured == 0
-
-
-def test_an_end_without_the_benchmark_measures_nothing(bench: Bench, monkeypatch) -> None:
-    def lacking(*arguments, **options):
-        raise CommitUnusable(bench.hashes[0], "it has no such benchmark", is_lacking=True)
-
-    monkeypatch.setattr(bench.machine, "pair", lacking)
-    assert bench.run()[0] == ExitCode.NOTHING_MEASURED
-
-
-def test_the_working_tree_is_no_commit_to_search(bench: Bench) -> None:
+def test_what_cannot_be_searched_is_refused(bench: Bench) -> None:
     result = CliRunner().invoke(build_app(), ["bisect", "HEAD~3", "."])
     assert isinstance(result.exception, Refused)
     assert "commit what is to be searched" in str(result.exception)
-
-
-def test_several_benchmarks_at_a_time_are_refused(bench: Bench) -> None:
     bench.benchmarks = ["a.track_x(8)", "a.track_x(64)"]
     with pytest.raises(Refused, match=r"finds 2 metrics.*one is bisected at a time"):
         bench.run("--benchmark", "track_x")

@@ -9,25 +9,26 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs
+from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs, SourcedSuite
 from toy_project import ToyProject, git, make_project, run_ruler
 from typer.testing import CliRunner, Result
 
 from asv_bench.cli.commands import build_app
+from asv_bench.compare import noise_pools
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Commit
 from asv_bench.measure import log
+from asv_bench.measure.samples import GpuConditions, Pair, Reading
 from asv_bench.session import session
 from asv_bench.subjects import choose
-from asv_bench.subjects.own_suite import OwnSuite
-from asv_bench.subjects.subject import Metric
 
 STEP = r"Toy\.track_step"
 
@@ -112,15 +113,6 @@ def test_a_planted_slowdown_is_found(toy: ToyProject, tmp_path: Path) -> None:
         assert base_ran_first != pair["head_first"]
 
 
-@pytest.mark.thorough
-def test_equal_engines_are_equivalent_and_so_is_a_commit_with_itself(toy: ToyProject) -> None:
-    for arguments in (("HEAD~1", "HEAD"), ("HEAD", "HEAD", "--anyway")):
-        code, said, record = compare(toy.root, *arguments, "-b", STEP, "--pairs", "10")
-        (answer,) = record["results"]["comparisons"]
-        assert (code, answer["verdict"], answer["effect"]) == (0, "equivalent", 0.0), said
-        assert len(record["samples"]) == answer["pairs_used"] > 0
-
-
 def test_the_same_engine_and_kernels_are_not_measured(toy: ToyProject, tmp_path: Path) -> None:
     (toy.root / "README.md").write_text("only this is new\n")
     documented = toy.commit("document it")
@@ -139,9 +131,12 @@ def test_the_same_engine_and_kernels_are_not_measured(toy: ToyProject, tmp_path:
 
 
 @pytest.mark.thorough
-def test_the_margin_is_told_in_per_cent(toy: ToyProject) -> None:
+def test_a_commit_is_equivalent_to_itself_within_a_margin_in_per_cent(toy: ToyProject) -> None:
     options = ("-b", STEP, "--quick", "--margin")
-    _, said, record = compare(toy.root, "HEAD", "HEAD", "--anyway", *options, "2.5")
+    code, said, record = compare(toy.root, "HEAD", "HEAD", "--anyway", *options, "2.5")
+    (answer,) = record["results"]["comparisons"]
+    assert (code, answer["verdict"], answer["effect"]) == (0, "equivalent", 0.0), said
+    assert len(record["samples"]) == answer["pairs_used"] > 0
     plan = record["settings"]["plan"]
     assert (plan["margin"], plan["minimum_effect"]) == (0.025, 0.025)
     assert "within 2.5 %" in " ".join(said.split())
@@ -286,9 +281,29 @@ def children_of(folder: Path) -> list[str]:
     return found
 
 
-def test_an_interrupted_comparison_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+Run = Callable[..., tuple[int, str, dict[str, Any]]]
+
+
+@pytest.fixture
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Compares a and b, whose pairs come from a source."""
+    monkeypatch.setattr(session, "WORKPLACE", tmp_path)
+    for module, folder in ((log, "pairs"), (noise_pools, "noise")):
+        monkeypatch.setattr(module, "FOLDER", tmp_path / folder)
+
+    def run(source: ScriptedPairs, *options: str) -> tuple[int, str, dict[str, Any]]:
+        commits = {"a": Commit(BASE), "b": Commit(HEAD)}
+        suite = SourcedSuite(tmp_path, source, commits=commits)
+        monkeypatch.setattr(choose, "OwnSuite", lambda root: suite)
+        done = invoke(tmp_path / "record.json", "a", "b", *options)
+        assert isinstance(done.exception, SystemExit | None), done.exception
+        record = json.loads((tmp_path / "record.json").read_text())
+        return done.exit_code, " ".join(done.output.split()), record
+
+    return run
+
+
+def test_an_interrupted_comparison_goes_on_where_it_was(scripted: Run) -> None:
     def run(interrupted_at: int | None, *options: str) -> tuple[int, str, int]:
         def ratio(_: str, number: int) -> float:
             if number == interrupted_at:
@@ -296,29 +311,9 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
             return 1.05 + 0.0001 * number
 
         source = ScriptedPairs(ratio)
-        commits = {"a": Commit(BASE), "b": Commit(HEAD)}
+        code, said, _ = scripted(source, *options)
+        return code, said, len(source.asked)
 
-        class Scripted(OwnSuite):
-            metrics = (Metric("b", "seconds"),)
-            devices = source.devices
-            choose = are_same = lambda *_: False
-
-            def resolve(self, name: str) -> Commit:
-                return commits[name]
-
-            def pairs(self) -> AbstractContextManager[ScriptedPairs]:
-                return nullcontext(source)
-
-            def to_json(self) -> dict[str, str]:
-                return {"kind": "scripted"}
-
-        monkeypatch.setattr(choose, "OwnSuite", lambda root: Scripted(tmp_path))
-        options = ("--json", str(tmp_path / "record.json"), *options)
-        done = CliRunner().invoke(build_app(), ["compare", "a", "b", *options])
-        return done.exit_code, done.output, len(source.asked)
-
-    monkeypatch.setattr(session, "WORKPLACE", tmp_path)
-    monkeypatch.setattr(log, "FOLDER", tmp_path / "pairs")
     assert run(5)[0] == 130
     code, said, measured = run(None)
     assert (code, measured) == (3, FIRST_LOOK - 5)
@@ -328,6 +323,30 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     assert run(None)[2] == FIRST_LOOK
     assert run(5)[0] == 130
     assert run(None, "--fresh")[2] == FIRST_LOOK
+
+
+class Slowed(ScriptedPairs):
+    """Pairs on a GPU whose clock the head lowers."""
+
+    def pair(self, *arguments: Any, **options: Any) -> dict[str, Pair]:
+        def at(reading: Reading, clock: float) -> Reading:
+            gpu = GpuConditions(clock, clock, clock, (), 50, 9)
+            return replace(reading, gpu=gpu, started_at=len(self.asked) + clock / 1e4)
+
+        measured = super().pair(*arguments, **options)
+        return {
+            name: replace(pair, base=at(pair.base, 1980.0), head=at(pair.head, 1920.0))
+            for name, pair in measured.items()
+        }
+
+
+def test_a_clock_that_the_head_lowers_is_said_before_the_verdict_and_recorded(
+    scripted: Run,
+) -> None:
+    _, said, record = scripted(Slowed(lambda name, number: 1.03 + number / 1e5))
+    finding = "1980 MHz for the base, 1920 MHz for the head (-3.0 %"
+    assert said.index(finding) < said.index("b: slower")
+    assert any(finding in warning for warning in record["warnings"])
 
 
 def pairs_kept(root: Path) -> int:
