@@ -8,7 +8,6 @@ from typing import Any
 
 from asv_bench.compare.plan import ComparisonPlan, looks_at
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.errors import Refused
 from asv_bench.measure.samples import Pair
 
 MOST_CONFIRMATIONS = 3
@@ -31,15 +30,6 @@ class SearchPlan:
     most_pairs: int = 200
     """Pairs of the search, after which it gives up; the comparisons' own do not count."""
     is_inside: bool = False  # whether to look between the ends also where those do not differ
-
-    def __post_init__(self) -> None:
-        if not 0.5 < self.certain < 1.0:
-            raise Refused(
-                f"a commit cannot be certain at a probability of {self.certain}; it must lie "
-                f"between 0.5 and 1, such as 0.95."
-            )
-        if self.most_pairs < 1:
-            raise Refused(f"a search of at most {self.most_pairs} pairs finds nothing.")
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON-ready values."""

@@ -58,10 +58,10 @@ def bisect(
         bool, typer.Option("--improvement", help="Find what made it faster instead.")
     ] = False,
     certain: Annotated[
-        float, typer.Option(help="Probability at which a commit is confirmed.")
+        float, typer.Option(min=0.51, max=0.999, help="Probability at which a commit is confirmed.")
     ] = SearchPlan().certain,
     most_pairs: Annotated[
-        int, typer.Option(max=MOST, help="Pairs of the search at most.")
+        int, typer.Option(min=1, max=MOST, help="Pairs of the search at most.")
     ] = SearchPlan().most_pairs,
     inside: Annotated[
         bool,
