@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.attention.cache_tile import slot_of, store_cached
 from kernels.dependent_launch import (
     await_producers,
     launch_options,
@@ -88,17 +89,12 @@ def append_rows(
     new_value = tl.load(
         value + row * value_stride_row + head * value_stride_head + dim, mask=in_row, other=0.0
     )
-    # 32 bits would overflow at 43,691 blocks of 12 x 64 x 64.
-    slot = (
-        block.to(tl.int64) * cache_stride_block
-        + position.to(tl.int64) * cache_stride_slot
-        + head * cache_stride_head
-        + dim
-    )
+    slot = slot_of(block, position, cache_stride_block, cache_stride_slot)
+    slot += head * cache_stride_head + dim
     is_written = in_row & (block >= 0)
     # Streaming stores: L2 may write their lines back first.
-    tl.store(k_cache + slot, new_key, mask=is_written, cache_modifier=".cs")
-    tl.store(v_cache + slot, new_value, mask=is_written, cache_modifier=".cs")
+    store_cached(k_cache, slot, new_key, is_written, ".cs")
+    store_cached(v_cache, slot, new_value, is_written, ".cs")
 
 
 def launch_append(

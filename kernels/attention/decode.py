@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.attention.cache_tile import block_of, load_cached, tile_slots
 from kernels.attention.running_softmax import (
     LOG2_E,
     arrive_last,
@@ -91,27 +92,14 @@ def decode_attention(
         total_max, total_sum, total_acc = empty_part(G_PAD, D_PAD)
         run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)
 
-        # Where a tile lies in one page, its block number is read a tile ahead, off the path
-        # from the table to the keys.
-        next_block = tl.load(table + first // PAGE, mask=first < last, other=0)
+        next_block = block_of(table, first, last, PAGE)
         for start in tl.range(first, last, BLOCK_N):
-            in_context = start + token < last
-            tile_mask = in_context[:, None] & in_head[None, :]
-            if PAGE % BLOCK_N == 0:
-                block = next_block.to(tl.int64)
-                ahead = start + BLOCK_N
-                next_block = tl.load(table + ahead // PAGE, mask=ahead < last, other=0)
-                slot = (start % PAGE + token)[:, None] * cache_stride_slot + dim[None, :]
-                k_tile = k_head + block * cache_stride_block + slot
-                v_tile = v_head + block * cache_stride_block + slot
-            else:
-                position = start + token
-                blocks = tl.load(table + position // PAGE, mask=in_context, other=0).to(tl.int64)
-                slot = (blocks * cache_stride_block + (position % PAGE) * cache_stride_slot)[
-                    :, None
-                ] + dim[None, :]
-                k_tile = k_head + slot
-                v_tile = v_head + slot
+            block = next_block
+            next_block = block_of(table, start + BLOCK_N, last, PAGE)
+            page, slots, mask, in_context = tile_slots(
+                table, block, start, last,
+                cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
+            )  # fmt: skip
             # Two ifs, since the first is decided when the kernel is compiled.
             if SERIAL:  # noqa: SIM102
                 if (start > 0) & (start % SPLIT == 0):
@@ -120,9 +108,8 @@ def decode_attention(
                     )
                     run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)
 
-            k = tl.load(k_tile, mask=tile_mask, other=0.0)
-            # Slots past the context are loaded as zero: a weight of zero times NaN is NaN.
-            v = tl.load(v_tile, mask=tile_mask, other=0.0)
+            k = load_cached(k_head + page, slots, mask)
+            v = load_cached(v_head + page, slots, mask)
             run_max, run_sum, run_acc = attend_tile(
                 q, k, v, in_context, scale_log2, run_max, run_sum, run_acc
             )

@@ -19,6 +19,13 @@ import triton
 import triton.language as tl
 
 from kernels.attention.arguments import FusedArguments
+from kernels.attention.cache_tile import (
+    block_of,
+    load_cached,
+    slot_of,
+    store_cached,
+    tile_slots,
+)
 from kernels.attention.running_softmax import (
     LOG2_E,
     arrive_last,
@@ -36,35 +43,6 @@ from kernels.attention.running_softmax import (
 from kernels.attention.workspace import reserved_workspace
 from kernels.dependent_launch import await_producers, launch_options, release_consumers
 from kernels.tiles.launch import decode_is_serial, fused_attention_tile
-
-
-@triton.jit
-def _block_of(table, start, last, PAGE: tl.constexpr):
-    """The block of a tile that lies in one page, 0 beyond the last token."""
-    return tl.load(table + start // PAGE, mask=start < last, other=0)
-
-
-@triton.jit
-def _load_tile(
-    k_head, v_head, table, block, start, last, stride_block, stride_slot, token, dim, in_head,
-    PAGE: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Keys, values and whether they are in the context, of tokens `start` on, `last` excluded.
-
-    `block` is used where a tile lies in one page.
-    """
-    in_context = start + token < last
-    mask = in_context[:, None] & in_head[None, :]
-    if PAGE % BLOCK_N == 0:
-        slot = block.to(tl.int64) * stride_block + (start % PAGE + token)[:, None] * stride_slot
-    else:
-        position = start + token
-        blocks = tl.load(table + position // PAGE, mask=in_context, other=0).to(tl.int64)
-        slot = (blocks * stride_block + (position % PAGE) * stride_slot)[:, None]
-    # Slots past the context are loaded as zero: a weight of zero times NaN is NaN.
-    k = tl.load(k_head + slot + dim[None, :], mask=mask, other=0.0)
-    v = tl.load(v_head + slot + dim[None, :], mask=mask, other=0.0)
-    return k, v, in_context
 
 
 @triton.jit
@@ -162,10 +140,12 @@ def decode_attention_append(
         v_head = v_cache + kv_head.to(tl.int64) * cache_stride_head
 
         # The first tile is requested before the projection that makes the query has ended.
-        k, v, in_context = _load_tile(
-            k_head, v_head, table, _block_of(table, first, last, PAGE), first, last,
+        page, slots, mask, in_context = tile_slots(
+            table, block_of(table, first, last, PAGE), first, last,
             cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
         )  # fmt: skip
+        k = load_cached(k_head + page, slots, mask)
+        v = load_cached(v_head + page, slots, mask)
         new_block = tl.load(table + cached // PAGE, mask=runs, other=0).to(tl.int64)
         if turns is not None:
             pair = turns + cached * D + dim % (D // 2)
@@ -192,9 +172,9 @@ def decode_attention_append(
             row + (KV_HEADS * G + KV_HEADS + kv_head) * D + dim, mask=in_head, other=0.0
         )
         if (split == 0) & runs:
-            slot = new_block * cache_stride_block + (cached % PAGE) * cache_stride_slot
-            tl.store(k_head + slot + dim, new_key, mask=in_head)
-            tl.store(v_head + slot + dim, new_value, mask=in_head)
+            slot = slot_of(new_block, cached % PAGE, cache_stride_block, cache_stride_slot) + dim
+            store_cached(k_head, slot, new_key, in_head, "")
+            store_cached(v_head, slot, new_value, in_head, "")
 
         total_max, total_sum, total_acc = empty_part(G_PAD, D_PAD)
         run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)
@@ -203,7 +183,7 @@ def decode_attention_append(
                 q, k, v, in_context, scale_log2, run_max, run_sum, run_acc
             )
         # The others' block numbers are read a tile ahead, off the path from the table to the keys.
-        next_block = _block_of(table, first + BLOCK_N, last, PAGE)
+        next_block = block_of(table, first + BLOCK_N, last, PAGE)
         for start in tl.range(first + BLOCK_N, last, BLOCK_N):
             # Two ifs, since the first is decided when the kernel is compiled.
             if SERIAL:  # noqa: SIM102
@@ -213,11 +193,13 @@ def decode_attention_append(
                     )
                     run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)
             block = next_block
-            next_block = _block_of(table, start + BLOCK_N, last, PAGE)
-            k, v, in_context = _load_tile(
-                k_head, v_head, table, block, start, last,
+            next_block = block_of(table, start + BLOCK_N, last, PAGE)
+            page, slots, mask, in_context = tile_slots(
+                table, block, start, last,
                 cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
             )  # fmt: skip
+            k = load_cached(k_head + page, slots, mask)
+            v = load_cached(v_head + page, slots, mask)
             run_max, run_sum, run_acc = attend_tile(
                 q, k, v, in_context, scale_log2, run_max, run_sum, run_acc
             )

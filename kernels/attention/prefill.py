@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.attention.cache_tile import block_of, load_cached, tile_slots
 from kernels.attention.running_softmax import LOG2_E, refuse_interpreted_bfloat16
 from kernels.tiles.launch import prefill_tile
 
@@ -98,37 +99,24 @@ def prefill_attention(
         run_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         run_sum = tl.zeros((BLOCK_M,), tl.float32)
         run_acc = tl.zeros((BLOCK_M, D_PAD), tl.float32)
-        next_block = tl.load(table, mask=last > 0, other=0)
+        next_block = block_of(table, 0, last, PAGE)
         for start in tl.range(0, last, BLOCK_N):
-            position = start + token
-            in_context = position < last
-            tile_mask = in_context[:, None] & in_head[None, :]
-            if PAGE % BLOCK_N == 0:
-                block = next_block.to(tl.int64)
-                ahead = start + BLOCK_N
-                next_block = tl.load(table + ahead // PAGE, mask=ahead < last, other=0)
-                slot = (start % PAGE + token)[:, None] * cache_stride_slot + dim[None, :]
-                k_tile = k_head + block * cache_stride_block + slot
-                v_tile = v_head + block * cache_stride_block + slot
-            else:
-                blocks = tl.load(table + position // PAGE, mask=in_context, other=0).to(tl.int64)
-                slot = (blocks * cache_stride_block + (position % PAGE) * cache_stride_slot)[
-                    :, None
-                ] + dim[None, :]
-                k_tile = k_head + slot
-                v_tile = v_head + slot
-
-            k = tl.load(k_tile, mask=tile_mask, other=0.0)
+            page, slots, mask, _ = tile_slots(
+                table, next_block, start, last,
+                cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
+            )  # fmt: skip
+            next_block = block_of(table, start + BLOCK_N, last, PAGE)
+            k = load_cached(k_head + page, slots, mask)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
             # A row that is no query looks at key 0, so that its softmax stays finite.
             limit = tl.where(is_query, query_position, 0)
-            is_seen = position[None, :] <= limit[:, None]
+            is_seen = (start + token)[None, :] <= limit[:, None]
             scores = tl.where(is_seen, scores, float("-inf"))
             new_max = tl.maximum(run_max, tl.max(scores, axis=1))
             fade = tl.exp2(run_max - new_max)
             weights = tl.exp2(scores - new_max[:, None])
             run_sum = tl.fma(run_sum, fade, tl.sum(weights, axis=1))
-            v = tl.load(v_tile, mask=tile_mask, other=0.0)
+            v = load_cached(v_head + page, slots, mask)
             run_acc = tl.dot(
                 weights.to(v.dtype), v, run_acc * fade[:, None], input_precision="ieee"
             )

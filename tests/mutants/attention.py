@@ -254,13 +254,6 @@ MUTANTS = (
     ),
     Mutant(
         FUSED,
-        "mask = in_context[:, None] & in_head[None, :]",
-        "mask = in_head[None, :]",
-        "what lies past the context, which may be NaN, is read",
-        FUSED_TESTS,
-    ),
-    Mutant(
-        FUSED,
         "runs = (tl.load(is_running + sequence).to(tl.int32) > 0) & (position < max_context)",
         "runs = tl.load(is_running + sequence).to(tl.int32) > 0",
         "a position beyond the table reads and writes beyond it",
@@ -291,8 +284,8 @@ MUTANTS = (
     ),
     Mutant(
         FUSED,
-        "tl.store(v_head + slot + dim, new_value, mask=in_head)",
-        "tl.store(v_head + slot + dim, new_key, mask=in_head)",
+        'store_cached(v_head, slot, new_value, in_head, "")',
+        'store_cached(v_head, slot, new_key, in_head, "")',
         "the key is kept as the value",
         FUSED_TESTS,
     ),
@@ -327,8 +320,8 @@ MUTANTS = (
     ),
     Mutant(
         FUSED,
-        "next_block = _block_of(table, start + BLOCK_N, last, PAGE)",
-        "next_block = _block_of(table, start, last, PAGE)",
+        "next_block = block_of(table, start + BLOCK_N, last, PAGE)",
+        "next_block = block_of(table, start, last, PAGE)",
         "each tile is read from the page of the one before",
         FUSED_TESTS,
     ),

@@ -11,6 +11,7 @@ READS_BLOCK = (
     "    in_call = place < num_rows\n"
     "    block = tl.load(block_idx + place, mask=in_call, other=-1)\n"
 )
+TILE = "kernels/attention/cache_tile.py"
 DECODE, DECODE_TESTS = "kernels/attention/decode.py", ("tests/kernels/attention/test_decode.py",)
 PREFILL, PREFILL_TESTS = (
     "kernels/attention/prefill.py",
@@ -39,9 +40,9 @@ MUTANTS = (
         BACKEND_TESTS,
     ),
     Mutant(
-        APPEND,
-        "block.to(tl.int64) * cache_stride_block",
-        "block * cache_stride_block",
+        TILE,
+        "block.to(tl.int64) * stride_block + offset",
+        "block * stride_block + offset",
         "offsets of large caches overflow 32 bits",
         APPEND_TESTS,
         "beyond_32_bits",
@@ -62,8 +63,8 @@ MUTANTS = (
     ),
     Mutant(
         APPEND,
-        "tl.store(v_cache + slot, new_value, mask=is_written",
-        "tl.store(v_cache + slot, new_key, mask=is_written",
+        "store_cached(v_cache, slot, new_value, is_written",
+        "store_cached(v_cache, slot, new_key, is_written",
         "keys are kept as values",
         APPEND_TESTS,
     ),
@@ -190,16 +191,16 @@ MUTANTS = (
         "identity or narrowest",
     ),
     Mutant(
-        DECODE,
-        "mask=ahead < last, other=0)\n                slot",
-        "mask=ahead < last - BLOCK_N, other=0)\n                slot",
+        TILE,
+        "mask=start < last, other=0)",
+        "mask=start < last - PAGE, other=0)",
         "the last tile's block is not read",
         DECODE_TESTS,
     ),
     Mutant(
-        DECODE,
-        "v = tl.load(v_tile, mask=tile_mask, other=0.0)",
-        "v = tl.load(v_tile)",
+        TILE,
+        "in_context[:, None] & in_head[None, :], in_context",
+        "in_head[None, :], in_context",
         "a weight of zero times what lies past the context, which may be NaN",
         DECODE_TESTS,
     ),
@@ -298,15 +299,15 @@ MUTANTS = (
     ),
     Mutant(
         PREFILL,
-        "is_seen = position[None, :] <= limit[:, None]",
-        "is_seen = position[None, :] < limit[:, None]",
+        "is_seen = (start + token)[None, :] <= limit[:, None]",
+        "is_seen = (start + token)[None, :] < limit[:, None]",
         "a token does not see itself",
         PREFILL_TESTS,
     ),
     Mutant(
         PREFILL,
-        "is_seen = position[None, :] <= limit[:, None]",
-        "is_seen = position[None, :] <= last",
+        "is_seen = (start + token)[None, :] <= limit[:, None]",
+        "is_seen = (start + token)[None, :] <= last",
         "tokens see what comes after them",
         PREFILL_TESTS,
     ),
