@@ -24,12 +24,12 @@ from engine.requests.request import Completion, Request, TokenEvent
 from engine.requests.run import Run, TokenStream
 from engine.requests.token_batch import TokenBatch
 from engine.requests.validation import Intake, Prompt
-from engine.running.device import device_scope, resolve_device, resolve_dtype
 from engine.running.step_loop import StepLoop
 from engine.running.threads import set_threads
 from engine.running.turn import Turn
-from engine.running.working_memory import working_memory
-from engine.scheduling.scheduler import DEFAULT_PREFILL_MAX_TOKENS
+from engine.scheduling.scheduler import most_prefill_tokens
+from engine.worker.device import device_scope, resolve_device, resolve_dtype
+from engine.worker.working_memory import working_memory
 
 Note: TypeAlias = Request | Run | int
 """A request to queue, a run whose caller has left, or the id of a request to abort."""
@@ -376,7 +376,7 @@ class Engine:
             dtype=self.dtype,
             max_batch_size=config.max_batch_size,
             max_model_len=self.max_model_len,
-            prefill_max_tokens=config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS,
+            prefill_max_tokens=most_prefill_tokens(config),
             uses_graphs=self.decode_mode == "graph",
             fuses=config.fuse and can_fuse(self.model),
         )

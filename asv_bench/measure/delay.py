@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -73,14 +75,14 @@ def _spin(stream: Any, cycles: int) -> None:
 
 
 def _stream_of_engines(device: Any) -> Any:
-    """The stream that engines launch on; older ones had none but their caller's."""
+    """The stream that engines launch on; the oldest had none but their caller's."""
     import torch
 
-    try:
-        from engine.running.device import engine_stream
-    except ImportError:
-        return torch.cuda.current_stream(device)
-    return engine_stream(device)
+    # Where it lies now, and where it lay in the engine of an earlier commit.
+    for place in ("engine.worker.device", "engine.running.device"):
+        with suppress(ImportError, AttributeError):
+            return importlib.import_module(place).engine_stream(device)
+    return torch.cuda.current_stream(device)
 
 
 @cache

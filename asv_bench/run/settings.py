@@ -147,7 +147,7 @@ def _refuse_what_cannot_be(flags: RunFlags) -> None:
         raise Refused("--profile-dir says where traces go; add --profile to make one.")
     if flags.nvtx and util.find_spec("nvtx") is None:
         raise Refused("--nvtx needs the package nvtx; install it or leave the flag out.")
-    ranges = sys.modules.get("engine.running.ranges")
+    ranges = sys.modules.get("engine.worker.ranges")
     if flags.nvtx and ranges is not None and not ranges.ENABLED:
         raise Refused("--nvtx comes too late: the engine was imported without its ranges.")
     if flags.mode != "online":

@@ -37,9 +37,9 @@ from engine.fused.weights import (
 )
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
-from engine.running.ranges import span
 from engine.transport.device_rows import DeviceRows
 from engine.transport.token_slots import TokenSlots
+from engine.worker.ranges import span
 from kernels.attention.fused import fused_attention
 from kernels.attention.row import row_attention, row_attention_serves
 from kernels.linear.folded import SplitWorkspace

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.requests.request import FinishReason, TokenEvent
-from engine.running.sampler import INVALID_TOKEN
+from engine.worker.sampler import INVALID_TOKEN
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,1 +1,1 @@
-"""The step loop, and what launches the model's work on the device."""
+"""The step loop: who has the turn, what is launched, and to whom tokens go."""

@@ -12,23 +12,16 @@ import numpy.typing as npt
 import torch
 
 from engine.config import EngineConfig
-from engine.kv.blocks import BlockCopy, KVBlockManager
-from engine.kv.memory import KVCache
+from engine.kv.blocks import KVBlockManager
 from engine.models.decoder import Decoder
 from engine.requests.request import FinishReason, Request
 from engine.requests.token_batch import TokenBatch
-from engine.running.ahead import compile_ahead
-from engine.running.decode_graphs import DecodeGraphs
-from engine.running.prefill_graphs import PrefillGraphs
-from engine.running.ranges import span
 from engine.running.recipients import Recipients
-from engine.running.runner import ModelRunner
-from engine.running.sampler import INVALID_TOKEN
 from engine.scheduling.rows import RowIndex, Rows
-from engine.scheduling.scheduler import Scheduler
-from engine.transport.device_rows import DeviceRows
-from engine.transport.staging import StagingBuffers
-from engine.transport.token_slots import TokenSlots
+from engine.scheduling.scheduler import Scheduler, most_prefill_tokens
+from engine.worker.ranges import span
+from engine.worker.sampler import INVALID_TOKEN
+from engine.worker.worker import Worker
 
 _STEPS_IN_FLIGHT_ON_CUDA = 3
 """Launches whose tokens the host has not seen, by default: enough that the device does not wait
@@ -76,50 +69,24 @@ class StepLoop:
         if config.steps_in_flight is not None:
             in_flight = config.steps_in_flight
         self._steps_in_flight = in_flight
-        self._staging = StagingBuffers(device)
-        self._cache = KVCache(
-            model.config.num_layers,
-            num_kv_blocks,
-            model.config.num_kv_heads,
-            config.block_size,
-            model.config.head_dim,
-            device=device,
-            dtype=model.dtype,
-        )
         self.rows = Rows(num_rows, max_model_len, config.block_size)
-        self._device_rows = DeviceRows(self.rows.block_table, device)
-        self._token_slots = TokenSlots(num_rows, device)
-        self._runner = ModelRunner(
+        self.worker = Worker(
+            config,
             model,
-            self._cache,
-            self._device_rows,
-            self._token_slots,
-            self._staging,
-            config.block_size,
-            fuse=config.fuse,
-            feeds_known=use_graphs,
+            self.rows,
+            num_kv_blocks=num_kv_blocks,
+            max_prefill_tokens=min(most_prefill_tokens(config), num_rows * max_model_len),
+            use_graphs=use_graphs,
         )
         self.blocks = KVBlockManager(num_kv_blocks, config.block_size)
         self.scheduler = Scheduler(
             config,
             self.blocks,
             self.rows,
-            self._device_rows,
+            self.worker.rows,
             self._drain,
-            enter_limit=self._runner.enter_limit,
+            enter_limit=self.worker.runner.enter_limit,
         )
-        self._decode_graphs: DecodeGraphs | None = None
-        self._prefill_graphs: PrefillGraphs | None = None
-        if use_graphs:
-            max_tokens = min(self.scheduler.prefill_max_tokens, num_rows * max_model_len)
-            compile_ahead(self._runner, max_tokens)
-            self._decode_graphs = DecodeGraphs(self._runner, num_rows)
-            self._prefill_graphs = PrefillGraphs(
-                self._runner,
-                self._staging,
-                max_tokens=max_tokens,
-                block_size=config.block_size,
-            )
         self._in_flight: deque[_Launch] = deque()
         self._recipients: Recipients | None = None
         self.unfinished: dict[int, Request] = {}
@@ -139,7 +106,7 @@ class StepLoop:
         allowed = self._steps_in_flight if launched else 0
         while self._in_flight and (
             len(self._in_flight) > allowed
-            or self._token_slots.has_arrived(self._in_flight[0].ticket)
+            or self.worker.token_slots.has_arrived(self._in_flight[0].ticket)
         ):
             self._receive(self._in_flight.popleft())
 
@@ -170,9 +137,9 @@ class StepLoop:
                 return False
         try:
             if plan.copies:
-                self._copy_blocks(plan.copies)
+                self.worker.copy_blocks(plan.copies)
             # The device begins before the host has staged the rows, which only sampling reads.
-            computed = (self._prefill_graphs or self._runner).compute(plan) if plan.chunks else None
+            computed = self.worker.prefiller.compute(plan) if plan.chunks else None
         except torch.OutOfMemoryError:
             self.scheduler.commit(replace(plan, chunks=[]))
             failed = [chunk.request for chunk in plan.chunks]
@@ -184,9 +151,9 @@ class StepLoop:
         if computed is None:
             # Rows that only enter are sent with what the decode step changes.
             return False
-        self._send_rows()
+        self.worker.send_rows()
         try:
-            is_sampled = self._runner.sample_prompts(plan, computed)
+            is_sampled = self.worker.runner.sample_prompts(plan, computed)
         except torch.OutOfMemoryError:
             self._fail([chunk.request for chunk in plan.chunks])
             return False
@@ -200,15 +167,11 @@ class StepLoop:
             plan = self.scheduler.plan_decode()
             if plan is None:
                 return False
-        runner = self._decode_graphs or self._runner
         try:
             if plan.copies:
-                self._copy_blocks(plan.copies)
-            self._send_rows()
-            budgets = runner.budgets(plan.num_rows) if plan.is_sampled else None
-            states = runner.decode(plan.num_rows)
-            if budgets is not None:
-                runner.redraw(states, budgets)
+                self.worker.copy_blocks(plan.copies)
+            self.worker.send_rows()
+            self.worker.decode(plan.num_rows, is_sampled=plan.is_sampled)
         except torch.OutOfMemoryError:
             self._fail([self.rows.holder(row) for row in plan.rows.tolist()])
             self.scheduler.forget_prefixes()
@@ -222,7 +185,7 @@ class StepLoop:
         Without them there may be enough for the others, so the engine goes on.
         """
         # Rows whose last token this launch was to make still run on the device: stop them too.
-        self._device_rows.stop(np.array([request.row for request in requests], np.intp))
+        self.worker.rows.stop(np.array([request.row for request in requests], np.intp))
         self._drain()
         for request in requests:
             if request.request_id in self.unfinished:
@@ -242,16 +205,8 @@ class StepLoop:
         self.scheduler.withdraw(request)
         del self.unfinished[request.request_id]
 
-    def _copy_blocks(self, copies: list[BlockCopy]) -> None:
-        with span("copies"):
-            self._cache.copy_blocks(copies, self._staging)
-
-    def _send_rows(self) -> None:
-        with span("block_tables"):
-            self._device_rows.send()
-
     def _track(self, rows: RowIndex) -> None:
-        ticket, held = self._token_slots.send(), self.rows
+        ticket, held = self.worker.token_slots.send(), self.rows
         # Steps that are alike share their recipients.
         if self._recipients is None or not self._recipients.are(rows, held):
             self._recipients = Recipients.of(rows, held)
@@ -269,7 +224,7 @@ class StepLoop:
         """
         to, held = launch.recipients, self.rows
         with span("readback"):
-            tokens = self._token_slots.receive(launch.ticket, to.rows, launch.positions)
+            tokens = self.worker.token_slots.receive(launch.ticket, to.rows, launch.positions)
         now = time.perf_counter()
         is_wanted = to.still_hold(held)
         if is_wanted is not None:

@@ -36,6 +36,11 @@ _LEAST_EVICTED_SHARE = 64
 them, and a full cache would otherwise be searched for every new request."""
 
 
+def most_prefill_tokens(config: EngineConfig) -> int:
+    """Tokens of a prefill at most, as the configuration or the default says."""
+    return config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS
+
+
 class Scheduler:
     """Queues, rows and KV blocks of all unfinished requests.
 
@@ -80,7 +85,7 @@ class Scheduler:
         self._device_rows = device_rows
         self._drain = drain
         self._admission = make_admission(config)
-        self.prefill_max_tokens = config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS
+        self.prefill_max_tokens = most_prefill_tokens(config)
         self._prefill_max_batch_size = config.prefill_max_batch_size or config.max_batch_size
         self._max_active = min(
             config.max_active_requests or config.max_batch_size, config.max_batch_size

@@ -14,7 +14,7 @@ from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine import ConfigError, Engine, EngineConfig
 from engine.kv import memory
 from engine.memory import allocating, host_bytes, in_words, require_bytes
-from engine.running.graph_capture import GraphPool
+from engine.worker.graph_capture import GraphPool
 
 CPU = torch.device("cpu")
 GIB = 1 << 30

@@ -91,7 +91,9 @@ def test_a_replayed_prefill_stores_what_its_launches_do():
         tokens = [_outputs(engine, prompts, once) for engine in (replaying, launching)]
         assert tokens[0] == tokens[1], lengths
         for name in ("keys", "values"):
-            stored = [getattr(engine._loop._cache, name) for engine in (replaying, launching)]
+            stored = [
+                getattr(engine._loop.worker._cache, name) for engine in (replaying, launching)
+            ]
             torch.testing.assert_close(*stored, rtol=1e-4, atol=1e-4)
 
 

@@ -22,7 +22,7 @@ from engine import (
     SamplingParams,
 )
 from engine.requests.params import MOST_STOP_TOKEN_IDS
-from engine.running.device import resolve_device
+from engine.worker.device import resolve_device
 
 
 def test_numpys_numbers_are_kept_as_pythons():

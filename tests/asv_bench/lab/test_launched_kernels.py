@@ -11,7 +11,7 @@ from tests.fresh_python import forked_python
 
 EVERY_BUCKET = """
 from asv_bench.lab.launched_kernels import launched_kernels
-from engine.running.decode_graphs import bucket_sizes
+from engine.worker.decode_graphs import bucket_sizes
 from kernels.tiles.table import committed_table
 
 kernels = launched_kernels((256, 1))

@@ -192,7 +192,7 @@ def test_spellings_that_cannot_be_honoured(given: dict[str, Any], sentence: str)
     ],
 )
 def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], sentence: str) -> None:
-    from engine.running import ranges
+    from engine.worker import ranges
 
     assert not ranges.ENABLED
     with pytest.raises(Refused, match=sentence):

@@ -156,7 +156,7 @@ def test_on_a_gpu_a_delay_is_a_spin_before_each_step_in_the_engines_stream(
     }
     for name, stand_in in replaced.items():
         monkeypatch.setattr(torch.cuda, name, stand_in, raising=False)
-    monkeypatch.setattr("engine.running.device.engine_stream", lambda device: f"of {device}")
+    monkeypatch.setattr("engine.worker.device.engine_stream", lambda device: f"of {device}")
 
     class OnGPU(FakeEngine):
         device = torch.device("cuda", 0)

@@ -16,10 +16,10 @@ from engine.models.llama import llama3
 from engine.models.qwen import qwen3
 from engine.models.random_weights import random_weights
 from engine.requests.params import SamplingParams
-from engine.running.runner import ModelRunner
 from engine.transport.device_rows import NO_TOKENS, DeviceRows, RowStarts
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_slots import TokenSlots
+from engine.worker.runner import ModelRunner
 from kernels.backend import interpreting
 from kernels.linear.reference import reference_best_of_tiles
 from kernels.tiles.table import committed_table

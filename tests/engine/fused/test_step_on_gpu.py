@@ -71,8 +71,8 @@ def test_tokens_differ_only_where_rounding_decides(
     monkeypatch.setitem(RANDOM_CONFIGS, "wide", WIDE)
     options = {"model": f"random:{name}", "dtype": dtype}
     fused_engine, plain_engine = _engine(**options), _engine(**options, fuse=False)
-    assert fused_engine._loop._runner.fused is not None
-    assert plain_engine._loop._runner.fused is None
+    assert fused_engine._loop.worker.runner.fused is not None
+    assert plain_engine._loop.worker.runner.fused is None
     fused, plain = _outputs(fused_engine, prompts), _outputs(plain_engine, prompts)
     model = plain_engine.model
     weights = random_weights(model.config, seed=0, device=model.device, dtype=model.dtype)
@@ -164,4 +164,4 @@ def test_greedy_rows_among_sampling_ones_give_valid_tokens(prompts: list[list[in
 
 
 def test_full_precision_and_other_activations_take_the_unfused_path() -> None:
-    assert _engine(dtype="float32")._loop._runner.fused is None
+    assert _engine(dtype="float32")._loop.worker.runner.fused is None

@@ -63,7 +63,7 @@ def test_one_late_long_request_does_not_keep_steps_wide(
     while not widths or widths[-1] > 1:
         events += engine.step()
     # The device runs it once: captured steps are wider than what runs, and reach its old row.
-    assert engine._loop._device_rows.fields.remaining.count_nonzero() == 1
+    assert engine._loop.worker.rows.fields.remaining.count_nonzero() == 1
     events += run_to_end(engine)
     assert token_ids(events, late) == expected
     assert [event.index for event in events if event.request_id == late] == [*range(60)]
@@ -129,8 +129,8 @@ def test_prompts_that_decode_steps_feed_move_too(make_engine, prompts, options):
     """As on a GPU, where a short prompt's tokens are fed one a step."""
     expected = alone(make_engine, prompts[1] * 4, LATE)
     engine = make_engine(max_batch_size=8, **options)
-    for part in (engine._loop._runner, engine._loop.scheduler):
-        setattr(part, "enter_limit" if part is engine._loop._runner else "_enter_limit", 8)
+    for part in (engine._loop.worker.runner, engine._loop.scheduler):
+        setattr(part, "enter_limit" if part is engine._loop.worker.runner else "_enter_limit", 8)
     for place in range(7):
         engine.submit([7 + place, 3], short(5))
     events = engine.step() + engine.step() + engine.step()

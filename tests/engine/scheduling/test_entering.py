@@ -19,7 +19,7 @@ def _prompts(*lengths: int) -> list[list[int]]:
 
 def _entering(engine, limit: int):
     """The engine, with requests of up to `limit` uncomputed tokens entering: as with graphs."""
-    engine._loop._runner.enter_limit = limit
+    engine._loop.worker.runner.enter_limit = limit
     engine._loop.scheduler._enter_limit = limit
     return engine
 
@@ -27,13 +27,13 @@ def _entering(engine, limit: int):
 def _prefilled_tokens(engine) -> list[int]:
     """Filled, as the engine runs, with how many tokens each prefill computes."""
     counts: list[int] = []
-    compute = engine._loop._runner.compute
+    compute = engine._loop.worker.runner.compute
 
     def counted(plan):
         counts.append(sum(chunk.end - chunk.start for chunk in plan.chunks))
         return compute(plan)
 
-    engine._loop._runner.compute = counted
+    engine._loop.worker.runner.compute = counted
     return counts
 
 
@@ -53,9 +53,9 @@ def test_prompts_of_one_token_are_never_prefilled(make_engine):
 
 def test_rows_that_enter_are_sent_with_their_first_step(make_engine):
     engine = _entering(make_engine(), KNOWN_TAIL)
-    flush = engine._loop._device_rows.send
+    flush = engine._loop.worker.rows.send
     sent: list[int] = []
-    engine._loop._device_rows.send = lambda: sent.append(flush())
+    engine._loop.worker.rows.send = lambda: sent.append(flush())
     for prompt in _prompts(1, 3, 2):
         engine.submit(prompt, GREEDY)
     engine.step()

@@ -20,7 +20,7 @@ def _engine(**options: object) -> Engine:
 
 def _entering(engine: Engine) -> Engine:
     """The engine, with requests entering that have several tokens to feed: as with graphs."""
-    engine._loop._runner.enter_limit = KNOWN_TAIL
+    engine._loop.worker.runner.enter_limit = KNOWN_TAIL
     engine._loop.scheduler._enter_limit = KNOWN_TAIL
     return engine
 

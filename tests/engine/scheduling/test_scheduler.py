@@ -258,13 +258,13 @@ def test_a_whole_cache_held_for_reuse_gives_way_to_a_request_that_needs_it(make_
 
 def test_a_batch_that_ends_with_its_budget_tells_the_device_nothing(make_engine):
     engine = make_engine(prefix_cache=False)
-    flush, sent = engine._loop._device_rows.send, []
+    flush, sent = engine._loop.worker.rows.send, []
 
     def counted():
         sent.append(flush())
         return sent[-1]
 
-    engine._loop._device_rows.send = counted
+    engine._loop.worker.rows.send = counted
     params = [SamplingParams(max_new_tokens=n, ignore_eos=True) for n in (6, 6, 6, 9)]
     for prompt, one in zip(_prompts(4, 4, 4, 4), params, strict=True):
         engine.submit(prompt, one)
@@ -289,7 +289,7 @@ def test_a_request_that_stops_early_is_stopped_on_the_device(make_engine):
     while first in engine._loop.unfinished:
         engine.step()
     engine.step()
-    first_remaining, second_remaining = engine._loop._device_rows.fields.remaining[:2].tolist()
+    first_remaining, second_remaining = engine._loop.worker.rows.fields.remaining[:2].tolist()
     assert first_remaining == 0
     assert second_remaining > 0
 

@@ -42,7 +42,7 @@ def test_a_step_captures_no_more_than_the_draw_of_its_bucket_and_that_once(fuse:
 
 NO_MEMORY = """
 import torch
-from engine.running import decode_graphs
+from engine.worker import decode_graphs
 
 def capture(pool, launch):
     if "redraw" in str(launch):

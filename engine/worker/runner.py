@@ -13,13 +13,13 @@ import torch
 from engine.fused.weights import can_fuse
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
-from engine.running.prefill_inputs import PrefillInputs, PrefillShape
-from engine.running.ranges import span
-from engine.running.sampler import INVALID_TOKEN, sample, sample_greedy
 from engine.scheduling.plans import PrefillPlan
 from engine.transport.device_rows import KNOWN_TAIL, DeviceRows
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_slots import TokenSlots
+from engine.worker.prefill_inputs import PrefillInputs, PrefillShape
+from engine.worker.ranges import span
+from engine.worker.sampler import INVALID_TOKEN, sample, sample_greedy
 from kernels.attention.plans import Append, Attend, plan_append, plan_decode, plan_prefill
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from engine.models.decoder import Decoder
 from engine.models.random_weights import random_weights
 from engine.models.registry import RANDOM_CONFIGS
 from engine.models.weights import parameter_shapes
-from engine.running.decode_graphs import bucket_sizes
-from engine.running.working_memory import (
+from engine.worker.decode_graphs import bucket_sizes
+from engine.worker.working_memory import (
     _ROWS_A_BUCKET,
     _SMALL_BUCKETS,
     WorkingMemory,

@@ -8,13 +8,13 @@ from functools import partial
 
 import torch
 
-from engine.running.graph_capture import GraphPool, capturing
-from engine.running.prefill_inputs import NO_BLOCK, PrefillInputs, PrefillShape
-from engine.running.ranges import span
-from engine.running.runner import ComputedPrompts, ModelRunner
 from engine.scheduling.plans import PrefillPlan
 from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
+from engine.worker.graph_capture import GraphPool, capturing
+from engine.worker.prefill_inputs import NO_BLOCK, PrefillInputs, PrefillShape
+from engine.worker.ranges import span
+from engine.worker.runner import ComputedPrompts, ModelRunner
 
 _LEAST_BUCKET = 64
 _LEAST_SAMPLED = 8

@@ -10,10 +10,10 @@ import torch
 
 from engine import SamplingParams
 from engine.requests.request import Request
-from engine.running.prefill_graphs import _Bucket, prefill_bucket_sizes, sampled_bucket_sizes
-from engine.running.prefill_inputs import PrefillShape
-from engine.running.runner import ComputedPrompts
 from engine.scheduling.plans import PrefillChunk, PrefillPlan
+from engine.worker.prefill_graphs import _Bucket, prefill_bucket_sizes, sampled_bucket_sizes
+from engine.worker.prefill_inputs import PrefillShape
+from engine.worker.runner import ComputedPrompts
 
 GREEDY = SamplingParams(max_new_tokens=4, ignore_eos=True)
 
@@ -82,13 +82,13 @@ def test_where_no_prompt_is_completed_nothing_is_sampled():
 def test_padding_changes_no_result(make_engine, prompts, prefix_cache):
     """Every prefill of a run is computed on padding too, before and after what it should store."""
     engine = make_engine(prefill_max_tokens=60, prefix_cache=prefix_cache, num_kv_blocks=80)
-    runner = engine._loop._runner
-    compute, cache = runner.compute, engine._loop._cache
+    runner = engine._loop.worker.runner
+    compute, cache = runner.compute, engine._loop.worker._cache
     compared = []
 
     def twice(plan: PrefillPlan) -> ComputedPrompts:
         padded = PrefillShape(
-            plan.num_tokens + 7, len(plan.chunks) + 2, engine._loop._device_rows.num_columns
+            plan.num_tokens + 7, len(plan.chunks) + 2, engine._loop.worker.rows.num_columns
         )
         inputs = padded.views(torch.from_numpy(padded.pack(plan, 16)))
         before = cache.keys.clone()
@@ -111,7 +111,7 @@ def test_padding_changes_no_result(make_engine, prompts, prefix_cache):
 def test_greedy_tokens_of_padded_prompts_are_those_of_the_prompts(make_engine, prompts):
     """What a captured prefill samples, places that repeat the first and all."""
     engine = make_engine(prefill_max_tokens=60, num_kv_blocks=80)
-    runner = engine._loop._runner
+    runner = engine._loop.worker.runner
     token_slots = runner.token_slots.slots
     compute, sample_prompts = runner.compute, runner.sample_prompts
     padded_inputs, compared = [], []
@@ -119,7 +119,7 @@ def test_greedy_tokens_of_padded_prompts_are_those_of_the_prompts(make_engine, p
     def padding(plan: PrefillPlan) -> ComputedPrompts:
         """The plan's blocks are the requests' own until its sequences decode."""
         padded = PrefillShape(
-            plan.num_tokens + 7, len(plan.chunks) + 2, engine._loop._device_rows.num_columns
+            plan.num_tokens + 7, len(plan.chunks) + 2, engine._loop.worker.rows.num_columns
         )
         padded_inputs.append(padded.views(torch.from_numpy(padded.pack(plan, 16))))
         return compute(plan)

@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
-from engine.running.decode_graphs import bucket_sizes
-from engine.running.prefill_graphs import padding, prefill_shapes
-from engine.running.runner import ModelRunner
+from engine.worker.decode_graphs import bucket_sizes
+from engine.worker.prefill_graphs import padding, prefill_shapes
+from engine.worker.runner import ModelRunner
 
 
 def compile_ahead(runner: ModelRunner, prefill_max_tokens: int) -> None:

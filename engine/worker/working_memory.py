@@ -8,7 +8,7 @@ import torch
 
 from engine.fused.weights import folding_bytes
 from engine.models.spec import DecoderSpec
-from engine.running.prefill_graphs import prefill_bucket_sizes, sampled_bucket_sizes
+from engine.worker.prefill_graphs import prefill_bucket_sizes, sampled_bucket_sizes
 from kernels.tiles.launch import ring_tile, split_tokens
 
 _FLOAT32 = 4
@@ -17,7 +17,7 @@ _GATHERED_BYTES = 4096 * 8
 """What a row gathers while a token is drawn: `kernels.sampling.draw`."""
 
 _ROWS_A_BUCKET, _SMALL_BUCKETS = 16, 5
-"""Decode graphs there are at most: `engine.running.decode_graphs.bucket_sizes`."""
+"""Decode graphs there are at most: `engine.worker.decode_graphs.bucket_sizes`."""
 
 _LAUNCHES_A_LAYER = 16
 _LAUNCH_BYTES = 16 << 10

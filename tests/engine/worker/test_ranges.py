@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from engine.running import ranges
+from engine.worker import ranges
 from tests.fresh_python import forked_python
 
 PROFILED = """
 import torch
 from engine import Engine, EngineConfig, SamplingParams
-from engine.running.ranges import RANGE_NAMES
+from engine.worker.ranges import RANGE_NAMES
 
 engine = Engine(EngineConfig(device="cpu", block_size=16))
 with torch.profiler.profile() as profile:
@@ -20,7 +20,7 @@ print(*sorted(names.intersection(RANGE_NAMES)))
 SILENT = """
 import sys
 import engine
-from engine.running.ranges import span
+from engine.worker.ranges import span
 assert span("forward") is span("append")
 assert "nvtx" not in sys.modules
 """

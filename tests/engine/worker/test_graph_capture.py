@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from engine.running.graph_capture import _resting_collector
+from engine.worker.graph_capture import _resting_collector
 
 
 class _Cycle:

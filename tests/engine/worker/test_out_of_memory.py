@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-import engine.running.runner as running
+import engine.worker.runner as running
 from engine import Completion, Engine, SamplingParams
 from engine.kv.memory import KVCache
-from engine.running.runner import ModelRunner
 from engine.transport.token_slots import TokenSlots
+from engine.worker.runner import ModelRunner
 
 GREEDY = SamplingParams(max_new_tokens=12, ignore_eos=True)
 SAMPLED = SamplingParams(max_new_tokens=12, ignore_eos=True, temperature=0.9, seed=3)
@@ -43,8 +43,8 @@ def _run(engine: Engine, params: list[SamplingParams]) -> list[Completion]:
     assert not engine.has_unfinished
     # A row that still ran on the device would write to blocks that are others' by now.
     with torch.inference_mode():
-        engine._loop._device_rows.send()
-    assert not engine._loop._device_rows.fields.remaining.any()
+        engine._loop.worker.rows.send()
+    assert not engine._loop.worker.rows.fields.remaining.any()
     return completions
 
 

@@ -11,8 +11,8 @@ from functools import partial
 import torch
 
 from engine.errors import DeviceError
-from engine.running.graph_capture import GraphPool, capturing
-from engine.running.runner import ModelRunner
+from engine.worker.graph_capture import GraphPool, capturing
+from engine.worker.runner import ModelRunner
 
 _SMALL_BUCKETS = (1, 2, 4, 8)
 _BUCKET_STEP = 16

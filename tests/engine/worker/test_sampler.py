@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from engine.running import sampler
-from engine.running.sampler import INVALID_TOKEN, sample, sample_greedy, uniform
+from engine.worker import sampler
+from engine.worker.sampler import INVALID_TOKEN, sample, sample_greedy, uniform
 
 VOCAB = 50
 
