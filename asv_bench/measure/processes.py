@@ -37,6 +37,10 @@ class LifeFailed(MeasurementFailed):
         self.code = code
 
 
+class ForkServerGone(LifeFailed):
+    """What was to fork a life ended before it did."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A command to run: a line for the shell or program and arguments, where, and with what.
@@ -121,9 +125,9 @@ class Started:
             said += byte
         self.process, self.begun = int(said), time.perf_counter()
 
-    def _gone(self) -> LifeFailed:
+    def _gone(self) -> ForkServerGone:
         assert self._server is not None
-        return LifeFailed(f"the process that should fork it ended: {self._server.last_words()}")
+        return ForkServerGone(f"the process that should fork it ended: {self._server.last_words()}")
 
     def _launched(self, job: Job, pipes: tuple[int, int]) -> subprocess.Popen[bytes]:
         with _on_cores(job.cores):
@@ -225,21 +229,52 @@ class Processes:
         Raises LifeFailed where it cannot be started, or nothing may be started any more.
         """
         command = PythonCommand.of(job.command, job.variables) if job.preload else None
-        fork = None if command is None else (self._server(command.program, job), command)
         with tempfile.TemporaryFile() as said:
-            with self._lock:
-                if self._is_stopped:
-                    raise LifeFailed("measuring was stopped.")
-                process = Started(job, said, fork)
-                self._running.add(process)
+            process = self._begun(job, said, command)
             try:
-                process.await_begin()
                 yield process
             finally:
-                # A process that was reaped must not be signalled: its number may be another's.
-                with self._lock:
-                    self._running.discard(process)
-                process.end()
+                self._end(process)
+
+    def _begun(self, job: Job, said: IO[bytes], command: PythonCommand | None) -> Started:
+        """A process that has begun: from scratch, or forked where there is a Python `command`."""
+        if command is None:
+            return self._begun_by(None, job, said)
+        server = self._server(command.program, job)
+        try:
+            return self._begun_by((server, command), job, said)
+        except ForkServerGone:
+            # Killed a moment ago, it could still be asked. Another one forks the life.
+            self._forget(server)
+            return self._begun_by((self._server(command.program, job), command), job, said)
+
+    def _begun_by(
+        self, fork: tuple[ForkServer, PythonCommand] | None, job: Job, said: IO[bytes]
+    ) -> Started:
+        with self._lock:
+            if self._is_stopped:
+                raise LifeFailed("measuring was stopped.")
+            process = Started(job, said, fork)
+            self._running.add(process)
+        try:
+            process.await_begin()
+        except BaseException:
+            self._end(process)
+            raise
+        return process
+
+    def _end(self, process: Started) -> None:
+        # A process that was reaped must not be signalled: its number may be another's.
+        with self._lock:
+            self._running.discard(process)
+        process.end()
+
+    def _forget(self, server: ForkServer) -> None:
+        """Fork no life by a server any more."""
+        with self._beginning:
+            for key in [key for key, one in self._servers.items() if one is server]:
+                del self._servers[key]
+        server.close()
 
     def _server(self, program: str, job: Job) -> ForkServer:
         """What forks lives of this Python; it ends when nothing is started any more."""

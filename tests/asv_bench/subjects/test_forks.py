@@ -289,6 +289,22 @@ def test_forks_end_with_what_forks_them(processes: Processes, tmp_path: Path, ho
         processes.run(sleeper(tmp_path, 7, "short"), 60)
 
 
+def test_a_life_that_a_killed_server_was_still_asked_for_is_forked_by_another(
+    processes: Processes, tmp_path: Path
+) -> None:
+    with processes.started(sleeper(tmp_path, 9)):
+        server = parent_of(parent_of(pids_in(tmp_path, 9)[0]))
+        launcher = parent_of(server)
+        # Until its launcher has seen it, nobody knows that a server has ended.
+        os.kill(launcher, signal.SIGSTOP)
+        os.kill(server, signal.SIGKILL)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(processes.run, sleeper(tmp_path, 10, "short"), 60)
+            time.sleep(0.2)
+            os.kill(launcher, signal.SIGCONT)
+            asked.result(60)
+
+
 def test_a_server_that_cannot_begin_is_named(processes: Processes, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("")
