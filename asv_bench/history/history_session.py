@@ -19,8 +19,8 @@ from asv_bench.history.estimate import agree_to
 from asv_bench.history.histories import Histories
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
-from asv_bench.measure.imports import same_code
 from asv_bench.measure.log import Log, conditions
+from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from asv_bench.git.repository import short
 from asv_bench.measure.command_line import filled
 from asv_bench.measure.figures import Figures
-from asv_bench.measure.imports import imported_elsewhere
 from asv_bench.measure.interpreter import Watched
 from asv_bench.measure.life import Setting
 from asv_bench.measure.processes import Job, LifeFailed, Processes
@@ -26,7 +25,7 @@ from asv_bench.measure.samples import (
     Round,
     SampleFailed,
 )
-from asv_bench.measure.software import Software, software_of
+from asv_bench.measure.software import Software, imported_elsewhere, software_of
 from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import in_turns
 from asv_bench.output.progress import doing

@@ -17,9 +17,9 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.fleet.fleet import Fleet, hosts_json, look_around, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.measure import log
-from asv_bench.measure.imports import same_code
 from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.samples import CommitUnusable
+from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.issue_text import IssueText, environment_of, repeating
