@@ -12,6 +12,7 @@ import json
 import threading
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -45,6 +46,10 @@ class KeptRound(msgspec.Struct, frozen=True, tag="round"):
         places = list(range(len(self.cells)))
         if sorted(self.order) != places or len(self.readings) != len(places):
             raise ValueError(f"its order and readings are not of {len(places)} cells")
+        # A count of 0 is a figure of a life, and has no ratio to that of another.
+        values = [one.value for of_cell in self.readings for one in of_cell.values()]
+        if len(places) > 1 and not all(values):
+            raise ValueError("one of its figures is 0, which has no ratio")
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
@@ -213,7 +218,7 @@ class Logged:
         readings = tuple(dict(of_cell) for of_cell in found.readings)
         self.measured += 1
         # A figure of 0 ends a comparison with a sentence, and the next command measures anew.
-        if all(one.value for of_cell in readings for one in of_cell.values()):
+        with suppress(ValueError):
             self._log.keep(KeptRound(self._part, tuple(cells), found.order, readings))
         return found
 
