@@ -100,7 +100,7 @@ def test_the_same_in_another_process_and_as_the_rules_demand(
 
 
 TRACKED = "        self._track(plan.sampling)\n"
-MADE = "        import torch\n        torch.ones(3).to(self._device_rows.fields.position.device)\n"
+MADE = "        import torch\n        torch.ones(3).to(self.worker.rows.fields.position.device)\n"
 SENT = "        self._num_sent += 1\n"
 IN_LOOP = ("engine/running/step_loop.py", TRACKED)
 COPIES = ("graph-8", "graph-64")
@@ -108,10 +108,10 @@ PARTS = ("step", "block")
 # What copies more than it should, and in which direction.
 COPYING = {
     "tensor.to": (IN_LOOP, MADE + TRACKED, "device"),
-    "staged": (IN_LOOP, "        self._staging.to_device(plan.rows)\n" + TRACKED, "device"),
+    "staged": (IN_LOOP, "        self.worker._staging.to_device(plan.rows)\n" + TRACKED, "device"),
     "item": (
         IN_LOOP,
-        "        self._device_rows.fields.remaining.max().item()\n" + TRACKED,
+        "        self.worker.rows.fields.remaining.max().item()\n" + TRACKED,
         "host",
     ),
     "ring": (
