@@ -103,8 +103,11 @@ def write_entries(folder: Path, entries: Iterable[TreeEntry]) -> list[str]:
         elif entry.mode in (FOLDER, SUBMODULE):
             place.mkdir()
         else:
-            place.touch(0o777 if entry.mode == PROGRAM else 0o666, exist_ok=False)
-            place.write_bytes(entry.content)
+            # A file of our own making, whatever else comes to lie there: no link is followed.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            handle = os.open(place, flags, 0o777 if entry.mode == PROGRAM else 0o666)
+            with os.fdopen(handle, "wb") as file:
+                file.write(entry.content)
     return gave_way
 
 
