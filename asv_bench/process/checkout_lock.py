@@ -102,4 +102,6 @@ def _taken(path: Path) -> Iterator[bool]:
 def _refusal(path: Path) -> str:
     # The file is empty for the moment after the lock was taken.
     who = path.read_text(errors="replace") or "another session is measuring"
+    if who.endswith(here := f" on {platform.node()}"):
+        who = f"{who.removesuffix(here)} on this machine"
     return f"{who}. Two at once spoil each other's figures: wait for it."

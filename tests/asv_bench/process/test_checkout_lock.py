@@ -54,7 +54,8 @@ def test_a_second_session_is_told_who_holds_it_since_when(holder, tmp_path: Path
     with pytest.raises(Refused) as refused, checkout_lock(tmp_path):
         pass
     # As it was typed, but for what is secret.
-    said = rf"`kvtrail .* --api-key \*\*\*` \(process {holder.pid}, since .*\) is measuring on "
+    who = rf"`kvtrail .* --api-key \*\*\*` \(process {holder.pid}, since .*\)"
+    said = rf"{who} is measuring on this machine\. "
     assert re.match(said, str(refused.value))
     assert other_session(tmp_path) == str(refused.value)
 
