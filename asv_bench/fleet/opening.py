@@ -80,8 +80,6 @@ def opened_fleet(
     if options.address is None:
         yield None
         return
-    # `Choice` has refused other subjects.
-    assert isinstance(subject, DeclaredSubject)
     with _connected(options.address), ExitStack() as stack:
         found, refusals = _started(Order.of(subject, names), disturbances)
         print_sentences(console, refusals, "yellow")

@@ -94,13 +94,12 @@ class Confirming(Session):
             return
         newest = self._wanted[0]
         names = sorted({re.escape(change.series.benchmark) for change in self._wanted})
-        # Names of kvtrail's own have parameters behind them.
-        end = r"(\(|$)" if self._subject.is_own else "$"
         self._subject.near = [newest.since.hash, newest.until.hash]
         # Stored results are read without the quotes of texts (`asv_results.Series`).
         today: dict[str, str] = {}
         with contextlib.suppress(NothingSelected):
-            self._choice.choose(self._subject, [f"^({'|'.join(names)}){end}"])
+            # Names of benchmarks may have parameters behind them.
+            self._choice.choose(self._subject, [rf"^({'|'.join(names)})(\(|$)"])
             today = {_unquoted(metric.name): metric.name for metric in self._subject.metrics}
         for change in self._wanted:
             name = change.series.name
