@@ -103,7 +103,8 @@ class Choice:
         path = self.file or file_around(Path.cwd()) or suite_around(Path.cwd())
         if path is not None:
             return declared_by(path, self.axis)
-        if not IS_CHECKOUT:
+        # From another repository nobody means kvtrail's commits.
+        if not IS_CHECKOUT or repository_around(Path.cwd()) not in (None, REPOSITORY):
             also = ", or give a command behind --" if verb in WITH_COMMAND else ""
             below = [path.relative_to(Path.cwd()) for path in suites_in(Path.cwd())]
             suite = f" as {shlex.quote(str(below[0]))}, an asv suite" if below else ""

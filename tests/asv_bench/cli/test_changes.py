@@ -60,6 +60,7 @@ class Project:
             for figure in figures(steps(20, c12=0.05), noise=0.002):
                 self.store(figure, folder)
         monkeypatch.setattr(choose, "OwnSuite", lambda _: self.suite(root))
+        monkeypatch.setattr(choose, "REPOSITORY", root)
         monkeypatch.setattr(session, "WORKPLACE", root)
         for module in (log, noise_pools):
             monkeypatch.setattr(module, "FOLDER", root / ".asv" / module.__name__)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import Refused
 from asv_bench.measure.samples import CommitUnusable, SampleFailed
-from asv_bench.subjects.choose import repository_around
+from asv_bench.subjects.choose import Choice, repository_around
 from asv_bench.subjects.declared import DeclaredSubject
 
 
@@ -154,3 +154,12 @@ def test_options_of_the_benchmarks_and_folders_of_no_repository_are_refused(
     assert repository_around(Path(os.sep)) is None
     with pytest.raises(Refused, match="is in no git repository"):
         compare("HEAD~1", "HEAD", "--", *COMMAND, folder=Path(os.sep))
+
+
+def test_in_another_repository_kvtrails_own_commits_are_not_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ToyRepository(tmp_path).begin("file", ("1", "first"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused, match=r"compare finds nothing to measure.*kvtrail init"):
+        Choice().subject("compare")
