@@ -27,6 +27,8 @@ from asv_bench.subjects.subject_file import (
 )
 
 _POLL_SECONDS = 0.02
+_DYING_SECONDS = 2.0
+"""From a client's failure to the end of the server that it asked, if that is why it failed."""
 _WHOSE = "whoever listens there, or let the server listen at $KVTRAIL_PORT."
 _FIXED_PORT = re.compile(r"--port[ =]([1-9][0-9]{0,4})(?![0-9])")
 
@@ -144,7 +146,8 @@ class ServerLife(Life):
             try:
                 ended = processes.run(asking, self.timeout_s)
             except LifeFailed as failure:
-                if server.has_ended():
+                # Its connections break before all of it has ended.
+                if server.has_ended(_DYING_SECONDS):
                     raise LifeFailed(f"the server died in {what}: {server.failure()}") from None
                 raise LifeFailed(f"the client in {what}: {failure}", failure.code) from None
             if server.has_ended():

@@ -150,13 +150,13 @@ class Started:
             self._take(report.rpartition("\n")[2])
         return self.code
 
-    def has_ended(self) -> bool:
-        """Whether it has ended; it does not wait."""
+    def has_ended(self, within_s: float = 0.0) -> bool:
+        """Whether it has ended, or does so within some seconds."""
         if self.code is not None:
             return True
         poll = select.poll()
         poll.register(self._report, 0)  # which is closed once all have ended
-        return bool(poll.poll(0)) and self.wait() is not None
+        return bool(poll.poll(1e3 * within_s)) and self.wait() is not None
 
     def _take(self, report: str) -> None:
         """Seconds, memory and exit code, as the launcher says; nothing where it was killed."""
