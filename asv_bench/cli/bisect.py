@@ -20,6 +20,7 @@ from asv_bench.session.options import (
     MeasuredCommand,
     MeasuringOptions,
     Outputs,
+    a_number,
     differing,
     parent_of,
     say_unmeasured,
@@ -58,7 +59,13 @@ def bisect(
         bool, typer.Option("--improvement", help="Find what made it faster instead.")
     ] = False,
     certain: Annotated[
-        float, typer.Option(min=0.51, max=0.999, help="Probability at which a commit is confirmed.")
+        float,
+        typer.Option(
+            min=0.51,
+            max=0.999,
+            callback=a_number,
+            help="Probability at which a commit is confirmed.",
+        ),
     ] = SearchPlan().certain,
     most_pairs: Annotated[
         int, typer.Option(min=1, max=MOST, help="Pairs of the search at most.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +45,21 @@ def _metrics(default: str = "") -> Any:
     return _option("--metric --benchmark -b", f"{words}; may be given several times{default}.")
 
 
+def a_number(value: float) -> float:
+    """Refuse `nan`, which lies within every range."""
+    if math.isnan(value):
+        raise typer.BadParameter("nan is no number.")
+    return value
+
+
 def _print_names(context: typer.Context, is_wanted: bool) -> None:
     if not is_wanted:
         return
     if "subject" in context.params:
-        declared = Choice(file=context.params["subject"]).declared(str(context.info_name))
+        # Not converted yet by every release of typer.
+        path = context.params["subject"]
+        file = None if path is None else Path(path)
+        declared = Choice(file=file).declared(str(context.info_name))
     else:
         declared = OwnSuite(REPOSITORY)
     declared.choose((".",), None)
@@ -115,6 +126,7 @@ Margin = Annotated[
         "equivalent is shown to be within it. A noisy machine answers sooner to a wider one.",
         min=0.1,
         max=50,
+        callback=a_number,
     ),
 ]
 Anyway = Annotated[
