@@ -235,7 +235,9 @@ class SuiteLife(Life):
         os.utime(self.kept)
         absent = self.absent.get(setting.laid.tree, {})
         told = {
-            "benchmarks": [one for one in self.wanted if one["name"] not in absent],
+            "benchmarks": [
+                one for one in self.wanted if one["name"] in metrics and one["name"] not in absent
+            ],
             "is_imported_once": self.is_imported_once,
         }
         with tempfile.TemporaryDirectory(prefix="kvtrail-", ignore_cleanup_errors=True) as work:

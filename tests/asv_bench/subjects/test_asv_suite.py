@@ -253,6 +253,37 @@ def test_every_benchmark_has_a_process_a_limit_and_a_state_of_its_own(
         assert said.answers[f"bench_toy.Cached.{name}"]["base_value"] == 8
 
 
+DECIDED = """
+import random
+import toy
+
+def ran(name):
+    print(file=open({log!r} + name, "a"))
+
+def track_clear():
+    ran("clear")
+    return toy.value()
+
+def track_noisy():
+    ran("noisy")
+    return random.uniform(1, 2)
+"""
+
+
+@pytest.mark.thorough
+def test_a_benchmark_with_its_answer_is_not_run_again(kvtrail, tmp_path: Path) -> None:
+    made = suite_of(tmp_path / "toy")
+    suite = DECIDED.format(log=str(tmp_path / "ran-"))
+    (made.root / "asv" / "suite" / "bench_toy.py").write_text(suite)
+    named = (*subject_of(made), "--pairs", "10", "--gate", "none")
+    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD", *named)
+    assert said.verdicts["bench_toy.track_clear"] == "slower", said.text
+    assert said.verdicts["bench_toy.track_noisy"] == "inconclusive", said.text
+    clear, noisy = (len((tmp_path / f"ran-{one}").read_text()) for one in ("clear", "noisy"))
+    # A life of each commit before the pairs, and then both commits' of each pair.
+    assert (clear, noisy) == (2 + 2 * said.answers["bench_toy.track_clear"]["pairs_used"], 22)
+
+
 @pytest.mark.thorough
 def test_a_commit_is_installed_as_asv_does(
     kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
