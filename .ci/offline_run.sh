@@ -51,12 +51,16 @@ if ! [ -x .venv/bin/nox ]; then
     .venv/bin/python "$(echo "$bundle"/wheels/pip-*.whl)/pip" install -q nox
 fi
 
+out=${KVTRAIL_OUT:-}
+# What a session starts is not to take this script's folders for its own.
+unset KVTRAIL_DIR KVTRAIL_TREE KVTRAIL_OUT
+
 status=0
 .venv/bin/python -m nox -s "$session" -- "$@" || status=$?
 
-if [ -n "${KVTRAIL_OUT:-}" ] && [ -d reports ]; then
-    mkdir -p "$KVTRAIL_OUT"
-    tar -czf "$KVTRAIL_OUT/reports.tar.gz" --exclude=reports/html reports
-    echo "run.sh: reports/ packed into $KVTRAIL_OUT/reports.tar.gz"
+if [ -n "$out" ] && [ -d reports ]; then
+    mkdir -p "$out"
+    tar -czf "$out/reports.tar.gz" --exclude=reports/html reports
+    echo "run.sh: reports/ packed into $out/reports.tar.gz"
 fi
 exit "$status"

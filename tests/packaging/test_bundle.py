@@ -160,7 +160,8 @@ class TestRunScript:
         python = bin_directory / "python"
         python.write_text(
             '#!/bin/sh\necho "args:$*"; echo "no index:$PIP_NO_INDEX links:$PIP_FIND_LINKS"\n'
-            'echo "host:$KVTRAIL_HOST_PYTHON"; mkdir -p reports/asv; echo 1 > reports/asv/new\n'
+            'echo "host:$KVTRAIL_HOST_PYTHON folders:${KVTRAIL_DIR-}${KVTRAIL_TREE-}"\n'
+            "mkdir -p reports/asv; echo 1 > reports/asv/new\n"
             f"exit {status}\n"
         )
         python.chmod(0o755)
@@ -210,7 +211,9 @@ class TestRunScript:
         tree = tmp_path / "tree"
         tree.mkdir()
         (tree / "only-here").write_text("three")
-        self.run(bundle, "bench", KVTRAIL_TREE=str(tree))
+        ran = self.run(bundle, "bench", KVTRAIL_TREE=str(tree), KVTRAIL_DIR=str(clone))
+        # Such as tests of this script would write there.
+        assert "folders:\n" in ran.stdout
         assert (clone / "only-here").exists()
         assert not (clone / "file").exists()
         assert git(clone, "rev-parse", "HEAD") == git(repository, "rev-parse", "HEAD")
