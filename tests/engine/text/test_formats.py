@@ -109,7 +109,6 @@ CLASSES = [
     ("gpt2", {"tokenizer_config": BLANKS | {"tokenizer_class": "PreTrainedTokenizerFast"}}),
     ("llama3", {"tokenizer_config": BLANKS, "config": {"model_type": "qwen3"}}),
     ("llama3", {"tokenizer_config": {"tokenizer_class": "Qwen2Tokenizer"}}),
-    ("llama3", {"tokenizer_config": BLANKS | LLAMA}),
     *((name, {"tokenizer_config": LLAMA}) for name in ("llama2", "mistral")),
     *((name, {"tokenizer_config": LLAMA | {"legacy": True}}) for name in ("llama2", "mistral")),
     ("llama2", {"tokenizer_config": LLAMA | {"add_prefix_space": False}}),
