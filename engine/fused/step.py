@@ -9,8 +9,8 @@ How rows flow through a step, launch by launch:
 3. attention: heads of q and k are normed and turned as they are read, where the model does so; k
    and v are appended, one program a sequence and KV head attends for its group of queries.
 4. out: the projection is added to x, and leaves the new x's statistics.
-5. feed-forward in: the norm as in 2, and GELU, or the gate: SiLU of one half times the other, which
-   lie by turns in one map so that a tile has both.
+5. feed-forward in: the norm as in 2, and the activation, or the gate: the activation of one half
+   times the other, which lie by turns in one map so that a tile has both.
 6. feed-forward out: as 4. Steps 2 to 6 repeat for each layer.
 7. head: the norm as in 2; a tile of the vocabulary leaves its best logit and that token.
 8. pick: the best of the tiles, and each row moves on.
@@ -31,6 +31,7 @@ import torch
 
 from engine.fused.weights import (
     FusedBlock,
+    epilogue_of,
     fused_blocks,
     fused_head,
     step_shapes,
@@ -42,9 +43,10 @@ from engine.transport.token_slots import TokenSlots
 from engine.worker.ranges import span
 from kernels.attention.fused import fused_attention
 from kernels.attention.row import row_attention, row_attention_serves
+from kernels.linear.epilogue import RESIDUAL
 from kernels.linear.folded import SplitWorkspace
 from kernels.linear.head import best_of_tiles
-from kernels.linear.projections import GATED, GELU, RESIDUAL, fused_linear, runs_stream
+from kernels.linear.projections import fused_linear, runs_stream
 from kernels.step.rows import begin_step, finish_step
 from kernels.tiles.table import ConfigTable, committed_table
 from kernels.tiles.tile import ROLES, LinearTile, StepTiles
@@ -100,6 +102,7 @@ class FusedDecode:
         self._rows = rows
         self._token_slots = token_slots
         self._shapes = step_shapes(model.config)
+        self._activation = epilogue_of(model.config)
         self._blocks = fused_blocks(model, cache)
         self._head = fused_head(model)
         self._buffers: dict[int, StepBuffers] = {}
@@ -196,7 +199,7 @@ class FusedDecode:
             buffers.inner,
             tiles.feed_forward_in,
             workspace,
-            epilogue=GATED if self._model.config.is_gated else GELU,
+            epilogue=self._activation,
             x_stats=buffers.attention_stats if tiles.keeps_statistics else None,
         )
         fused_linear(

@@ -9,16 +9,15 @@ import torch
 import torch.nn.functional as F
 
 from engine.kv.memory import KVCache
+from engine.models.activations import KERNEL_ACTIVATIONS, activation_function
 from engine.models.decoder import Decoder
 from engine.models.layers import Linear, Norm, RMSNorm
 from engine.models.spec import DecoderSpec
 from kernels.attention.rotation import Rotation
+from kernels.linear.epilogue import GELU, SILU, Epilogue
 from kernels.linear.folded import FoldedLinear, fold_linear, fold_rms_norm
 from kernels.tiles.table import MOST_HEAD_DIM
 from kernels.tiles.tile import HEAD_PART, ROLES, StepShapes
-
-_GELUS = ("gelu_new", "gelu_pytorch_tanh")
-_SILUS = ("silu", "swish")
 
 
 def can_fuse(model: Decoder) -> bool:
@@ -37,15 +36,16 @@ def has_fused_parts(config: DecoderSpec) -> bool:
     widths = (*shapes.attention_in, *shapes.attention_out, *shapes.feed_forward_out)
     if any(width % 64 for width in widths) or config.head_dim > MOST_HEAD_DIM:
         return False
+    known = KERNEL_ACTIVATIONS.get(activation_function(config.activation))
     if config.norm == "layer":
         return (
             config.rotary is None
             and not config.is_gated
             and config.num_kv_heads == config.num_heads
             and config.num_heads * config.head_dim == config.hidden_size
-            and config.activation in _GELUS
+            and known == GELU
         )
-    return config.rotary is not None and config.is_gated and config.activation in _SILUS
+    return config.rotary is not None and config.is_gated and known == SILU
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,12 @@ def fused_head(model: Decoder) -> FoldedLinear:
     missing = -model.head.shape[0] % HEAD_PART
     weight = F.pad(model.head, (0, 0, 0, missing)) if missing else model.head
     return _fold(Linear(weight, None), model.final_norm)
+
+
+def epilogue_of(config: DecoderSpec) -> Epilogue:
+    """What follows the first map of a feed-forward layer."""
+    activation = KERNEL_ACTIVATIONS[activation_function(config.activation)]
+    return Epilogue(activation, is_gated=config.is_gated)
 
 
 def folding_bytes(config: DecoderSpec, dtype: torch.dtype) -> int:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.errors import ModelError
+from kernels.linear.epilogue import GELU, SILU
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -78,6 +79,9 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": F.silu,
     "tanh": torch.tanh,
 }
+
+KERNEL_ACTIVATIONS: dict[Activation, int] = {gelu_tanh: GELU, F.silu: SILU}
+"""Those that kernels have, as `kernels.linear.epilogue` calls them."""
 
 _WITH_LEARNED_PARAMETERS = ("prelu", "xielu")
 

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.models.activations import Activation, gelu_tanh
+from engine.models.activations import KERNEL_ACTIVATIONS, Activation, gelu_tanh
 from kernels.linear.folded import packed_halves
-from kernels.linear.gate import silu_gate
+from kernels.linear.gate import gate
 from kernels.linear.norm import add_layer_norm, add_rms_norm
 
 
@@ -93,7 +93,8 @@ class FeedForward:
         if not self.is_gated:
             return self.out(self.into.activated(x, self.activation))
         mapped = self.into(x)  # [T, 2 F]
-        if self.activation is F.silu:
-            return self.out(silu_gate(mapped, is_packed=self.is_packed))
-        gate, gated = packed_halves(mapped) if self.is_packed else mapped.chunk(2, dim=1)
-        return self.out((self.activation(gate) * gated).flatten(1))
+        if self.activation in KERNEL_ACTIVATIONS:
+            known = KERNEL_ACTIVATIONS[self.activation]
+            return self.out(gate(mapped, known, is_packed=self.is_packed))
+        own, other = packed_halves(mapped) if self.is_packed else mapped.chunk(2, dim=1)
+        return self.out((self.activation(own) * other).flatten(1))

@@ -1,22 +1,24 @@
-"""The gate of a feed-forward layer: SiLU of one half of the features times the other."""
+"""The gate of a feed-forward layer: an activation of half of the features times the others."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
 from kernels.backend import device_of, uses_triton
 from kernels.errors import KernelArgumentError
+from kernels.linear.epilogue import activate
 from kernels.linear.folded import GATE_GROUP, packed_halves
 
 
-def silu_gate(mapped: torch.Tensor, *, is_packed: bool) -> torch.Tensor:
-    """SiLU of the gate times what it gates.
+def gate(mapped: torch.Tensor, activation: int, *, is_packed: bool) -> torch.Tensor:
+    """The activated gate times what it gates.
 
     Parameters
     ----------
     mapped : torch.Tensor
         ``[T, 2 F]``, contiguous: the gate and, behind it, what it gates.
+    activation : int
+        `GELU` or `SILU` of `kernels.linear.epilogue`.
     is_packed : bool
         The two lie by turns instead, as `kernels.linear.folded.pack_gate` packs them.
 
@@ -37,13 +39,13 @@ def silu_gate(mapped: torch.Tensor, *, is_packed: bool) -> torch.Tensor:
             f"it is {list(mapped.shape)} with strides {mapped.stride()}."
         )
     if not uses_triton(mapped):
-        gate, other = packed_halves(mapped) if is_packed else mapped.chunk(2, dim=1)
-        return (F.silu(gate) * other).flatten(1)
+        own, other = packed_halves(mapped) if is_packed else mapped.chunk(2, dim=1)
+        return (activate(own, activation) * other).flatten(1)
     from kernels.linear.gate_kernel import launch_gate
 
     made = torch.empty(
         mapped.shape[0], mapped.shape[1] // 2, dtype=mapped.dtype, device=mapped.device
     )
     with device_of(mapped):
-        launch_gate(mapped, made, is_packed=is_packed)
+        launch_gate(mapped, made, activation, is_packed=is_packed)
     return made

@@ -11,6 +11,7 @@ from kernels.dependent_launch import (
     launches_early,
     release_consumers,
 )
+from kernels.linear.epilogue_kernel import activated
 from kernels.tiles.launch import padded
 
 _MOST_BLOCK = 4096
@@ -35,6 +36,7 @@ def gated_rows(
     E: tl.constexpr,
     E_PAD: tl.constexpr,
     PACKED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """BLOCK values of one row of y [rows, N / 2], of what a map made, `mapped` [rows, N].
@@ -55,13 +57,14 @@ def gated_rows(
         _, factor = row_and_factor(x, row, epsilon, E, E_PAD)
         gate *= factor
         other *= factor
-    gated = gate / (1.0 + tl.exp(-gate)) * other
-    tl.store(y + row * (N // 2) + n, gated.to(y.dtype.element_ty), mask=mask)
+    made = activated(gate, ACTIVATION) * other
+    tl.store(y + row * (N // 2) + n, made.to(y.dtype.element_ty), mask=mask)
 
 
 def launch_gate(
     mapped: torch.Tensor,
     y: torch.Tensor,
+    activation: int,
     *,
     is_packed: bool,
     x: torch.Tensor | None = None,
@@ -83,6 +86,7 @@ def launch_gate(
         E=embed,
         E_PAD=padded(embed),
         PACKED=is_packed,
+        ACTIVATION=activation,
         num_warps=8,
         **launch_options(launches_early(mapped)),
     )

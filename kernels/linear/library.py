@@ -6,6 +6,7 @@ own: one kernel here norms rows, one gates, and one leaves statistics.
 """
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 
@@ -15,7 +16,7 @@ from kernels.dependent_launch import (
     launches_early,
     release_consumers,
 )
-from kernels.errors import KernelArgumentError
+from kernels.linear.epilogue import Epilogue, activate
 from kernels.linear.folded import LAYER_NORM, FoldedLinear
 from kernels.linear.gate_kernel import launch_gate, row_and_factor
 from kernels.linear.row_statistics import store_tile_statistics
@@ -54,18 +55,15 @@ def launch_library(
     x: torch.Tensor,
     linear: FoldedLinear,
     y: torch.Tensor,
-    *,
-    is_gated: bool,
-    is_residual: bool,
+    epilogue: Epilogue,
     y_stats: torch.Tensor | None,
 ) -> None:
-    """`kernels.linear.projections.fused_linear` by the library: without LayerNorm and GELU.
+    """`kernels.linear.projections.fused_linear` by the library.
 
     It allocates what lies between its launches. W of the statistics must be a power of two; with
     `y_stats` of None there are none.
     """
-    if linear.norm == LAYER_NORM:
-        raise KernelArgumentError("a library's tile must not be given maps behind a LayerNorm")
+    is_gated = epilogue.is_gated
     rows, in_features = x.shape
     early = launch_options(launches_early(x))
     whole_row = {"E": in_features, "E_PAD": padded(in_features), "num_warps": 8, **early}
@@ -73,12 +71,14 @@ def launch_library(
     # where values have too small a range for the product without it.
     norm_follows = is_gated and not linear.has_bias and x.dtype != torch.float16
     source, unnormed = x, x if linear.norm and norm_follows else None
-    if linear.norm and not norm_follows:
+    if linear.norm == LAYER_NORM:
+        source = F.layer_norm(x, (in_features,), eps=linear.epsilon)
+    elif linear.norm and not norm_follows:
         source = torch.empty_like(x)
         rms_norm_rows[(rows,)](x, source, linear.epsilon, **whole_row)
     weight = linear.weight.t()
     made = torch.empty(rows, linear.out_features, dtype=x.dtype, device=x.device) if is_gated else y
-    if is_residual:
+    if epilogue.is_added:
         torch.addmm(y, source, weight, out=y)
         if linear.has_bias:
             y.add_(linear.bias)
@@ -87,8 +87,12 @@ def launch_library(
     else:
         torch.mm(source, weight, out=made)
     if is_gated:
-        launch_gate(made, y, is_packed=True, x=unnormed, epsilon=linear.epsilon)
-    if is_residual and y_stats is not None:
+        launch_gate(
+            made, y, epilogue.activation, is_packed=True, x=unnormed, epsilon=linear.epsilon
+        )
+    elif epilogue.activation:
+        y.copy_(activate(y, epilogue.activation))
+    if epilogue.is_added and y_stats is not None:
         tiles = y_stats.shape[2]
         statistics_rows[(rows,)](
             y, y_stats, N=y.shape[1], TILES=tiles, TILES_PAD=padded(tiles, 1), num_warps=4, **early

@@ -2,9 +2,9 @@
 """Linear maps of a decode step, at 1 to 256 rows, with what stands before and after each.
 
 With so few rows a linear map is a read of its weights, and everything around it rides along: a
-norm before it, folded in (`kernels.linear.folded`), and after it the bias, GELU, a gate, or the
-addition to the residual stream, whose row statistics for the next norm are stored on the way
-(`kernels.linear.row_statistics`).
+norm before it, folded in (`kernels.linear.folded`), and after it the bias, an activation, a gate or
+the addition to the residual stream (`kernels.linear.epilogue`), whose row statistics for the next
+norm are stored on the way (`kernels.linear.row_statistics`).
 
 Where N gives too few tiles to fill the device, K is split: each program stores its partial product
 and the last to arrive adds them, from the first to the last, so that results repeat bit for bit.
@@ -24,6 +24,8 @@ from kernels.dependent_launch import (
     release_consumers,
 )
 from kernels.errors import KernelArgumentError
+from kernels.linear.epilogue import PLAIN, RESIDUAL, Epilogue
+from kernels.linear.epilogue_kernel import activated, gated
 from kernels.linear.folded import FoldedLinear, SplitWorkspace
 from kernels.linear.library import launch_library
 from kernels.linear.row_statistics import (
@@ -35,23 +37,6 @@ from kernels.linear.row_statistics import (
 from kernels.linear.vector import launch_rows
 from kernels.tiles.launch import padded
 from kernels.tiles.tile import LinearTile
-
-PLAIN, GELU, RESIDUAL, GATED = 0, 1, 2, 3
-
-
-@triton.jit
-def gelu_tanh(x):
-    """GELU by its tanh approximation: x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
-    u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
-    return x / (1.0 + tl.exp(-2.0 * u))
-
-
-@triton.jit
-def gated(mapped, M: tl.constexpr, N: tl.constexpr):
-    """SiLU of the gate times what it gates, [M, N / 2], of a packed map's `mapped` [M, N]."""
-    by_turns = tl.reshape(mapped, (M, N // 16, 2, 8))
-    gate, other = tl.split(tl.permute(by_turns, (0, 1, 3, 2)))
-    return tl.reshape(gate / (1.0 + tl.exp(-gate)) * other, (M, N // 2))
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -72,7 +57,9 @@ def linear_tiles(
     NORM: tl.constexpr,
     X_TILES: tl.constexpr,
     X_TILES_PAD: tl.constexpr,
-    EPILOGUE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    ADDED: tl.constexpr,
     EVEN: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -108,12 +95,12 @@ def linear_tiles(
     await_producers(PDL)
 
     # Read early, used after the loop: their latency hides behind it.
-    if EPILOGUE == 3:
+    if GATED:
         out_n = tile_n * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
         y_tile = y + m.to(tl.int64)[:, None] * (N // 2) + out_n[None, :]
     else:
         y_tile = y + m.to(tl.int64)[:, None] * N + n[None, :]
-    if EPILOGUE == 2:
+    if ADDED:
         residual = tl.load(y_tile, mask=in_batch[:, None], other=0.0)
     if NORM > 0:
         if X_TILES > 0:
@@ -167,14 +154,15 @@ def linear_tiles(
                 accumulator -= mean[:, None] * column_sum[None, :]
             accumulator = rstd[:, None] * accumulator
         accumulator += shift[None, :]
-        if EPILOGUE == 1:
-            accumulator = gelu_tanh(accumulator)
-        if EPILOGUE == 2:
-            accumulator += residual.to(tl.float32)
-        made = gated(accumulator, BLOCK_M, BLOCK_N) if EPILOGUE == 3 else accumulator
+        if GATED:
+            made = gated(accumulator, ACTIVATION, BLOCK_M, BLOCK_N)
+        else:
+            made = activated(accumulator, ACTIVATION)
+        if ADDED:
+            made += residual.to(tl.float32)
         rounded = made.to(y.dtype.element_ty)
         tl.store(y_tile, rounded, mask=in_batch[:, None])
-        if EPILOGUE == 2:
+        if ADDED:
             # Of the values as the next kernel will read them.
             store_tile_statistics(
                 y_stats, m, in_batch, tile_n, rounded.to(tl.float32), N // BLOCK_N, BLOCK_N
@@ -193,7 +181,7 @@ def fused_linear(
     tile: LinearTile,
     workspace: SplitWorkspace,
     *,
-    epilogue: int = PLAIN,
+    epilogue: Epilogue = PLAIN,
     x_stats: torch.Tensor | None = None,
     y_stats: torch.Tensor | None = None,
 ) -> None:
@@ -206,15 +194,14 @@ def fused_linear(
     linear
         Normalises x first if it has a norm.
     y
-        [rows, N], contiguous; with `RESIDUAL` what is there is added; with `GATED` [rows, N / 2].
+        [rows, N], contiguous; gated [rows, N / 2].
     tile
         Must divide N and K. A tile of one row is the matrix-vector kernel's, which neither takes
         nor leaves statistics. Where the Hopper kernel cannot serve, its tile is made `portable`.
     workspace
         Used by the plain kernel where `tile.split_k` is above 1.
     epilogue
-        `PLAIN`, `GELU` (tanh), `RESIDUAL`, or `GATED`: SiLU of one half of the features times the
-        other, in a map as `kernels.linear.folded.pack_gate` packs it.
+        What follows the product; a residual only behind a plain one.
     x_stats
         float32 [rows, 2, T], statistics of x in T tiles; None to compute them from x, which is
         meant for at most 16 rows a tile. A library's tile always computes its own.
@@ -226,19 +213,15 @@ def fused_linear(
     ------
     KernelArgumentError
         If the tile that serves does not divide N and K, if K is split and the workspace too small,
-        or if `y_stats` are of other tiles, or missing with `RESIDUAL`.
+        if `y_stats` are of other tiles, or missing with `RESIDUAL`, or if a residual is to follow
+        an activation or a gate.
     """
-    if tile.library:
-        if epilogue == GELU:
-            raise KernelArgumentError("a library's tile must not be given a map with GELU")
-        launch_library(
-            x,
-            linear,
-            y,
-            is_gated=epilogue == GATED,
-            is_residual=epilogue == RESIDUAL,
-            y_stats=y_stats,
+    if epilogue.is_added and epilogue != RESIDUAL:
+        raise KernelArgumentError(
+            "a residual must follow a plain product, not one of an activation"
         )
+    if tile.library:
+        launch_library(x, linear, y, epilogue, y_stats)
         return
     if tile.block_m == 1:
         launch_rows(x, linear, y, tile, epilogue)
@@ -290,7 +273,7 @@ def fused_linear(
         NORM=linear.norm,
         X_TILES=x_tiles,
         X_TILES_PAD=x_tiles_pad,
-        EPILOGUE=epilogue,
+        **epilogue.constants(),
         EVEN=rows % tile.block_m == 0,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
@@ -304,7 +287,7 @@ def fused_linear(
 
 
 def _check(
-    linear: FoldedLinear, tile: LinearTile, epilogue: int, y_stats: torch.Tensor | None
+    linear: FoldedLinear, tile: LinearTile, epilogue: Epilogue, y_stats: torch.Tensor | None
 ) -> None:
     """Refuse tiles that leave part of y unwritten, and missing or misshapen statistics."""
     tiles, rest = divmod(linear.out_features, tile.block_n)
@@ -313,7 +296,7 @@ def _check(
             f"tile must divide a weight of {linear.out_features} features by {linear.in_features}, "
             f"but makes {tile.block_n} features of {tile.split_k} x {tile.block_k} at a time"
         )
-    if epilogue == RESIDUAL and y_stats is None:
+    if epilogue.is_added and y_stats is None:
         raise KernelArgumentError("y_stats must be given with RESIDUAL: the kernel writes them")
     if y_stats is not None and y_stats.shape[2] != tiles:
         raise KernelArgumentError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from kernels.linear.epilogue import NO_ACTIVATION, activate
+
 
 def reference_linear(
     x: torch.Tensor,
@@ -14,7 +16,7 @@ def reference_linear(
     gain: torch.Tensor | None = None,
     shift: torch.Tensor | None = None,
     epsilon: float = 0.0,
-    gelu: bool = False,
+    activation: int = NO_ACTIVATION,
     is_gated: bool = False,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -26,10 +28,10 @@ def reference_linear(
         [rows, K], [N, K], [N].
     gain, shift, epsilon
         Of the norm before, [K] each: an RMS norm without a shift.
-    gelu
-        GELU by its tanh approximation.
+    activation
+        As `kernels.linear.epilogue` has it.
     is_gated
-        SiLU of the first half of the features times the second, [rows, N / 2].
+        The activation of the first half of the features times the second, [rows, N / 2].
     residual
         [rows, N].
 
@@ -43,11 +45,11 @@ def reference_linear(
     elif gain is not None and shift is not None:
         exact = F.layer_norm(exact, exact.shape[1:], gain.double(), shift.double(), epsilon)
     exact = F.linear(exact, weight.double(), None if bias is None else bias.double())
-    if gelu:
-        exact = F.gelu(exact, approximate="tanh")
     if is_gated:
-        gate, gated = exact.chunk(2, dim=1)
-        exact = F.silu(gate) * gated
+        own, other = exact.chunk(2, dim=1)
+        exact = activate(own, activation) * other
+    else:
+        exact = activate(exact, activation)
     return exact if residual is None else exact + residual.double()
 
 

@@ -16,6 +16,8 @@ from kernels.dependent_launch import (
     launches_early,
     release_consumers,
 )
+from kernels.linear.epilogue import Epilogue
+from kernels.linear.epilogue_kernel import activated
 from kernels.linear.folded import FoldedLinear
 from kernels.tiles.launch import padded
 from kernels.tiles.tile import LinearTile
@@ -81,7 +83,9 @@ def linear_row(
     K: tl.constexpr,
     K_PAD: tl.constexpr,
     NORM: tl.constexpr,
-    EPILOGUE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    ADDED: tl.constexpr,
     CHUNK: tl.constexpr,
     STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -91,7 +95,7 @@ def linear_row(
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1)
     k = tl.arange(0, CHUNK)
-    if EPILOGUE == 3:
+    if GATED:
         # By turns a feature of the gate and the one that it gates.
         n = n // 16 * 16 + n % 16 // 2 + n % 2 * 8
     release_consumers(PDL)
@@ -101,7 +105,7 @@ def linear_row(
     if NORM == 1:
         column_sum = tl.load(column_sums + n)
     await_producers(PDL)
-    if EPILOGUE == 2:
+    if ADDED:
         residual = tl.load(y + row * N + n).to(tl.float32)
     if CHUNK < K:
         result = times_long_row(
@@ -110,17 +114,15 @@ def linear_row(
     else:
         result = times_row(strip, x, row, k, column_sum, epsilon, K, NORM)
     result += shift
-    if EPILOGUE == 1:
-        u = 0.7978845608028654 * (result + 0.044715 * result * result * result)
-        result = result / (1.0 + tl.exp(-2.0 * u))
-    if EPILOGUE == 2:
-        result += residual
-    if EPILOGUE == 3:
+    if GATED:
         gate, other = tl.split(tl.reshape(result, (BLOCK_N // 2, 2)))
         out_n = tl.program_id(0) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-        result = gate / (1.0 + tl.exp(-gate)) * other
+        result = activated(gate, ACTIVATION) * other
         tl.store(y + row * (N // 2) + out_n, result.to(y.dtype.element_ty))
     else:
+        result = activated(result, ACTIVATION)
+        if ADDED:
+            result += residual
         tl.store(y + row * N + n, result.to(y.dtype.element_ty))
 
 
@@ -133,7 +135,7 @@ def chunk_constants(tile: LinearTile, in_features: int) -> dict[str, int]:
 
 
 def launch_rows(
-    x: torch.Tensor, linear: FoldedLinear, y: torch.Tensor, tile: LinearTile, epilogue: int
+    x: torch.Tensor, linear: FoldedLinear, y: torch.Tensor, tile: LinearTile, epilogue: Epilogue
 ) -> None:
     """`kernels.linear.projections.fused_linear` for a tile of one row; leaves no statistics."""
     rows, in_features = x.shape
@@ -148,7 +150,7 @@ def launch_rows(
         K=in_features,
         K_PAD=padded(in_features),
         NORM=linear.norm,
-        EPILOGUE=epilogue,
+        **epilogue.constants(),
         **chunk_constants(tile, in_features),
         BLOCK_N=tile.block_n,
         num_warps=tile.warps,

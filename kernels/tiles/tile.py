@@ -67,7 +67,7 @@ class LinearTile:
         Use the Hopper kernel, which ignores `warps` and `prefetch`.
     library
         Leave the product to cuBLAS. Of the other fields only `block_n` then means anything: columns
-        of the tiles that statistics are of. Neither for LayerNorm nor GELU, nor for the head.
+        of the tiles that statistics are of. Not for the head.
     """
 
     block_m: int

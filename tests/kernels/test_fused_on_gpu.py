@@ -9,6 +9,7 @@ from fused_cases import NAN, poisoned_rows, random_tensor, within_torch_error
 
 from kernels.dependent_launch import is_hopper
 from kernels.errors import KernelArgumentError
+from kernels.linear.epilogue import GELU, PLAIN, RESIDUAL, SILU, Epilogue, activate
 from kernels.linear.folded import (
     FoldedLinear,
     SplitWorkspace,
@@ -17,7 +18,7 @@ from kernels.linear.folded import (
     pack_gate,
 )
 from kernels.linear.head import best_of_tiles
-from kernels.linear.projections import GATED, GELU, PLAIN, RESIDUAL, fused_linear
+from kernels.linear.projections import fused_linear
 from kernels.linear.reference import reference_linear, reference_statistics
 from kernels.tiles.table import committed_table
 from kernels.tiles.tile import LinearTile
@@ -36,7 +37,7 @@ def _skip_unless_hopper(gpu: torch.device) -> None:
 
 
 def _run(
-    x: torch.Tensor, linear: FoldedLinear, tile: LinearTile, start: torch.Tensor, epilogue: int
+    x: torch.Tensor, linear: FoldedLinear, tile: LinearTile, start: torch.Tensor, epilogue: Epilogue
 ) -> tuple[torch.Tensor, torch.Tensor]:
     y = poisoned_rows(start)
     stats = poisoned_rows(
@@ -86,7 +87,18 @@ def _run(
         "not-unrolled",
     ],
 )
-@pytest.mark.parametrize("epilogue", [PLAIN, GELU, RESIDUAL, GATED])
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        PLAIN,
+        Epilogue(GELU),
+        RESIDUAL,
+        Epilogue(SILU, is_gated=True),
+        Epilogue(GELU, is_gated=True),
+        Epilogue(SILU),
+    ],
+    ids=["plain", "gelu", "residual", "gated", "gelu-gated", "silu"],
+)
 def test_the_hopper_kernel_computes_what_the_plain_one_does(
     gpu: torch.device,
     dtype: torch.dtype,
@@ -94,18 +106,18 @@ def test_the_hopper_kernel_computes_what_the_plain_one_does(
     tile: LinearTile,
     out_features: int,
     in_features: int,
-    epilogue: int,
+    epilogue: Epilogue,
 ) -> None:
     _skip_unless_hopper(gpu)
     make = {"dtype": dtype, "device": gpu}
     x = poisoned_rows(_tensor(rows, in_features, seed=1, **make))
     weight = _tensor(out_features, in_features, seed=2, **make) * in_features**-0.5
     bias = _tensor(out_features, seed=3, **make)
-    made = out_features // 2 if epilogue == GATED else out_features
+    made = out_features // 2 if epilogue.is_gated else out_features
     start = _tensor(rows, made, seed=6, **make)
     norm: dict[str, torch.Tensor | float] = {}
     linear, normal = fold_linear(weight, bias), x
-    if epilogue == GATED:
+    if epilogue.is_gated:
         gain = 1 + _tensor(in_features, seed=4, **make) * 0.3
         norm = {"gain": gain, "epsilon": EPSILON}
         linear = fold_rms_norm(pack_gate(weight), pack_gate(bias), gain, EPSILON)
@@ -117,19 +129,19 @@ def test_the_hopper_kernel_computes_what_the_plain_one_does(
         linear = fold_linear(weight, bias, gain, shift, EPSILON)
         normal = F.layer_norm(x, (in_features,), gain, shift, EPSILON)
     theirs = F.linear(normal, weight, bias)
-    if epilogue == GATED:
+    if epilogue.is_gated:
         gate, gated = theirs.chunk(2, dim=1)
-        theirs = F.silu(gate) * gated
-    if epilogue == GELU:
-        theirs = F.gelu(theirs, approximate="tanh")
+        theirs = activate(gate, epilogue.activation) * gated
+    else:
+        theirs = activate(theirs, epilogue.activation)
     if epilogue == RESIDUAL:
         theirs = start + theirs
     exact = reference_linear(
         x,
         weight,
         bias,
-        gelu=epilogue == GELU,
-        is_gated=epilogue == GATED,
+        activation=epilogue.activation,
+        is_gated=epilogue.is_gated,
         residual=start if epilogue == RESIDUAL else None,
         **norm,  # type: ignore[arg-type]
     )

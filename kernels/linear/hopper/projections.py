@@ -27,6 +27,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.hopper.cluster import inbox_bytes, launch_clusters, open_inbox, summed_share
 from kernels.hopper.names import copy_tile, program_barrier
+from kernels.linear.epilogue import Epilogue
 from kernels.linear.folded import FoldedLinear
 from kernels.tiles.launch import padded
 from kernels.tiles.tile import LinearTile
@@ -37,20 +38,25 @@ GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 
 @gluon.jit
-def _gelu_tanh(x):
-    u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
-    return x / (1.0 + gl.exp(-2.0 * u))
+def _activated(x, ACTIVATION: gl.constexpr):
+    """`kernels.linear.epilogue_kernel.activated`."""
+    if ACTIVATION == 1:
+        u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+        x = x / (1.0 + gl.exp(-2.0 * u))
+    if ACTIVATION == 2:
+        x = x / (1.0 + gl.exp(-x))
+    return x
 
 
 @gluon.jit
-def _gated(mapped, FEATURES: gl.constexpr, ROWS: gl.constexpr):
+def _gated(mapped, ACTIVATION: gl.constexpr, FEATURES: gl.constexpr, ROWS: gl.constexpr):
     """`gated` of a packed map's [FEATURES, ROWS]: [FEATURES / 2, ROWS]. Moves nothing.
 
     A thread that has feature i of a piece of 16 has feature i + 8, too.
     """
     by_turns = gl.reshape(mapped, [FEATURES // 16, 2, 8, ROWS])
     gate, other = gl.split(gl.permute(by_turns, (0, 2, 3, 1)))
-    return gl.reshape(gate / (1.0 + gl.exp(-gate)) * other, [FEATURES // 2, ROWS])
+    return gl.reshape(_activated(gate, ACTIVATION) * other, [FEATURES // 2, ROWS])
 
 
 @gluon.jit
@@ -133,7 +139,9 @@ def linear_stream(
     NORM: gl.constexpr,
     X_TILES: gl.constexpr,
     X_TILES_PAD: gl.constexpr,
-    EPILOGUE: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+    GATED: gl.constexpr,
+    ADDED: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
@@ -152,7 +160,7 @@ def linear_stream(
     own: gl.constexpr = product_layout(OWN_M, gl.num_warps())
     by_feature: gl.constexpr = gl.SliceLayout(1, own)
     by_row: gl.constexpr = gl.SliceLayout(0, own)
-    OUT: gl.constexpr = 2 if EPILOGUE == 3 else 1
+    OUT: gl.constexpr = 2 if GATED else 1
     OUT_N: gl.constexpr = BLOCK_N // OUT
     lines: gl.constexpr = memory_layout(OUT_N, OWN_M, gl.num_warps())
     CHUNK_BYTES: gl.constexpr = (
@@ -206,7 +214,7 @@ def linear_stream(
         stats_row = first_m + gl.arange(0, OWN_M, layout=gl.SliceLayout(1, flat))
         stats_tile = gl.arange(0, X_TILES_PAD, layout=gl.SliceLayout(0, flat))
         sums, squares = load_statistics(x_stats, stats_row, stats_tile, rows, X_TILES)
-    if EPILOGUE == 2:
+    if ADDED:
         residual = gl.convert_layout(gl.load(y_lines, mask=in_batch, other=0.0), own)
 
     accumulator = gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout=product)
@@ -260,15 +268,12 @@ def linear_stream(
     if NORM > 0:
         result = rstd[None, :] * result
     result += shift[:, None]
-    if EPILOGUE == 1:
-        result = _gelu_tanh(result)
-    if EPILOGUE == 2:
+    result = _gated(result, ACTIVATION, BLOCK_N, OWN_M) if GATED else _activated(result, ACTIVATION)
+    if ADDED:
         result += residual.to(gl.float32)
-    if EPILOGUE == 3:
-        result = _gated(result, BLOCK_N, OWN_M)
     rounded = result.to(y.dtype.element_ty)
     gl.store(y_lines, gl.convert_layout(rounded, lines), mask=in_batch)
-    if EPILOGUE == 2:
+    if ADDED:
         TILES: gl.constexpr = N // BLOCK_N
         m = first_m + gl.arange(0, OWN_M, layout=by_row)
         values = rounded.to(gl.float32)
@@ -291,7 +296,7 @@ def launch_linear_stream(
     y: torch.Tensor,
     tile: LinearTile,
     *,
-    epilogue: int,
+    epilogue: Epilogue,
     x_stats: torch.Tensor | None,
     y_stats: torch.Tensor | None,
 ) -> None:
@@ -322,7 +327,7 @@ def launch_linear_stream(
         NORM=linear.norm,
         X_TILES=x_tiles,
         X_TILES_PAD=padded(x_tiles, 1) if x_tiles else 1,
-        EPILOGUE=epilogue,
+        **epilogue.constants(),
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,

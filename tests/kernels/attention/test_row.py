@@ -18,8 +18,9 @@ from kernels.attention.rotation import Rotation
 from kernels.attention.row import row_attention, row_attention_serves
 from kernels.attention.row_plan import row_plan
 from kernels.errors import KernelArgumentError
+from kernels.linear.epilogue import RESIDUAL
 from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_linear, fold_rms_norm
-from kernels.linear.projections import RESIDUAL, fused_linear
+from kernels.linear.projections import fused_linear
 from kernels.linear.reference import reference_linear
 from kernels.tiles.tile import LinearTile
 

@@ -18,6 +18,7 @@ from fused_cases import (
 )
 from interpreted_launches import shuffled_programs, within_bounds
 
+from kernels.linear.epilogue import GELU, PLAIN, RESIDUAL, SILU, Epilogue, activate
 from kernels.linear.folded import (
     RMS_NORM,
     FoldedLinear,
@@ -27,17 +28,12 @@ from kernels.linear.folded import (
     pack_gate,
     packed_halves,
 )
-from kernels.linear.projections import (
-    GATED,
-    GELU,
-    PLAIN,
-    RESIDUAL,
-    fused_linear,
-)
+from kernels.linear.projections import fused_linear
 from kernels.linear.reference import reference_linear, reference_statistics
 from kernels.tiles.tile import LinearTile
 
 EPSILON = 1e-5
+GATED, GELU_GATED = Epilogue(SILU, is_gated=True), Epilogue(GELU, is_gated=True)
 SHAPES = [
     pytest.param(1, LinearTile(16, 16, 16), id="1-row"),
     pytest.param(1, LinearTile(1, 8, 16), id="vector"),
@@ -102,7 +98,7 @@ def _run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y and its statistics, each checked to be all that was written."""
     rows, out_features = x.shape[0], linear.out_features
-    made = out_features // 2 if how.get("epilogue") == GATED else out_features
+    made = out_features // 2 if how.get("epilogue", PLAIN).is_gated else out_features
     y = poisoned_rows(torch.full((rows, made), NAN, dtype=x.dtype, device=x.device))
     if start is not None:
         y.copy_(start)
@@ -147,7 +143,7 @@ def test_layer_norm_and_gelu(
     tile = tile.fitted(OUT_FEATURES, in_features)
     problem = _problem(rows, dtype, triton_device, in_features=in_features)
     stats = None if x_tiles is None else poisoned_rows(problem.statistics(x_tiles))
-    y, _ = _run(problem.x, problem.folded, tile, epilogue=GELU, x_stats=stats)
+    y, _ = _run(problem.x, problem.folded, tile, epilogue=Epilogue(GELU), x_stats=stats)
     normal = F.layer_norm(problem.x, (in_features,), problem.gain, problem.shift, EPSILON)
     within_torch_error(
         y,
@@ -158,7 +154,7 @@ def test_layer_norm_and_gelu(
             gain=problem.gain,
             shift=problem.shift,
             epsilon=EPSILON,
-            gelu=True,
+            activation=GELU,
         ),
         F.gelu(F.linear(normal, problem.weight, problem.bias), approximate="tanh"),
     )
@@ -177,6 +173,12 @@ def test_layer_norm_and_gelu(
         (37, LinearTile(16, 16, 16, split_k=3), 3, 48, GATED),
         (5, LinearTile(64, 32, 64, library=True), None, 48, PLAIN),
         (5, LinearTile(64, 32, 64, library=True), None, 48, GATED),
+        (3, LinearTile(1, 4, 16, warps=2), None, 48, GELU_GATED),
+        (5, LinearTile(16, 32, 16), None, 48, GELU_GATED),
+        (5, LinearTile(64, 32, 64, library=True), None, 48, GELU_GATED),
+        (3, LinearTile(1, 4, 16, warps=2), None, 48, Epilogue(SILU)),
+        (5, LinearTile(16, 32, 16), None, 48, Epilogue(SILU)),
+        (5, LinearTile(64, 32, 64, library=True), None, 48, Epilogue(SILU)),
     ],
     ids=[
         "vectors",
@@ -188,6 +190,12 @@ def test_layer_norm_and_gelu(
         "statistics-gate",
         "library",
         "library-gate",
+        "vectors-gelu-gate",
+        "tiles-gelu-gate",
+        "library-gelu-gate",
+        "vectors-silu",
+        "tiles-silu",
+        "library-silu",
     ],
 )
 @pytest.mark.parametrize("kind", ["tiny", "far mean"])
@@ -198,13 +206,13 @@ def test_rms_norm_and_gate(
     tile: LinearTile,
     x_tiles: int | None,
     in_features: int,
-    epilogue: int,
+    epilogue: Epilogue,
     kind: str,
 ) -> None:
     """A mean that is not taken out counts in the mean square, within tiles and between them."""
     problem = _problem(rows, dtype, triton_device, in_features=in_features)
     problem.x = poisoned_rows(outlier_rows(rows, in_features, kind).to(problem.x))
-    is_gated = epilogue == GATED
+    is_gated = epilogue.is_gated
     pack = pack_gate if is_gated else torch.clone
     linear = fold_rms_norm(pack(problem.weight), pack(problem.bias), problem.gain, EPSILON)
     stats = None if x_tiles is None else poisoned_rows(problem.statistics(x_tiles))
@@ -216,12 +224,15 @@ def test_rms_norm_and_gate(
         problem.bias,
         gain=problem.gain,
         epsilon=EPSILON,
+        activation=epilogue.activation,
         is_gated=is_gated,
     )
     theirs = F.linear(normal, problem.weight, problem.bias)
     if is_gated:
         gate, gated = theirs.chunk(2, dim=1)
-        theirs = F.silu(gate) * gated
+        theirs = activate(gate, epilogue.activation) * gated
+    else:
+        theirs = activate(theirs, epilogue.activation)
     within_torch_error(y, exact, theirs)
 
 
@@ -239,7 +250,7 @@ def test_a_gate_of_the_librarys_without_a_bias(
     normal = F.rms_norm(x, (in_features,), problem.gain, EPSILON)
     gate, gated = F.linear(normal, problem.weight).chunk(2, dim=1)
     exact = reference_linear(
-        x, problem.weight, None, gain=problem.gain, epsilon=EPSILON, is_gated=True
+        x, problem.weight, None, gain=problem.gain, epsilon=EPSILON, activation=SILU, is_gated=True
     )
     within_torch_error(y, exact, F.silu(gate) * gated)
 
@@ -320,12 +331,12 @@ def test_extreme_values(triton_device: torch.device, sign: float) -> None:
     linear = FoldedLinear(
         torch.full((16, 16), 10.0, device=triton_device), torch.zeros(16, device=triton_device)
     )
-    y, _ = _run(x, linear, LinearTile(16, 16, 16), epilogue=GELU)
+    y, _ = _run(x, linear, LinearTile(16, 16, 16), epilogue=Epilogue(GELU))
     assert torch.equal(y, torch.full_like(y, max(0.0, 16_000.0 * sign)))
 
 
-@pytest.mark.parametrize("epilogue", [PLAIN, GELU, RESIDUAL])
-def test_a_row_of_nan_stays_alone(triton_device: torch.device, epilogue: int) -> None:
+@pytest.mark.parametrize("epilogue", [PLAIN, Epilogue(GELU), RESIDUAL])
+def test_a_row_of_nan_stays_alone(triton_device: torch.device, epilogue: Epilogue) -> None:
     problem = _problem(5, torch.float32, triton_device)
     problem.x[2] = NAN
     start = torch.zeros(5, OUT_FEATURES, device=triton_device)
@@ -384,7 +395,7 @@ def test_nothing_is_read_or_written_beside_the_tensors(
     monkeypatch: pytest.MonkeyPatch,
     rows: int,
     tile: LinearTile,
-    epilogue: int,
+    epilogue: Epilogue,
 ) -> None:
     if triton_device.type == "cuda":
         pytest.skip("`nox -s memcheck` watches accesses on the GPU")

@@ -7,8 +7,9 @@ import torch
 from fused_cases import random_tensor
 
 from kernels.errors import KernelArgumentError
+from kernels.linear.epilogue import RESIDUAL, SILU, Epilogue
 from kernels.linear.folded import SplitWorkspace, fold_linear
-from kernels.linear.projections import RESIDUAL, fused_linear
+from kernels.linear.projections import fused_linear
 from kernels.linear.reference import reference_statistics
 from kernels.tiles.tile import LinearTile
 
@@ -51,6 +52,9 @@ def test_a_residual_without_a_place_for_its_statistics_is_refused(
     workspace = SplitWorkspace.for_tiles(5, [(96, tile)], triton_device)
     with pytest.raises(KernelArgumentError, match="y_stats must be given with RESIDUAL"):
         fused_linear(x, linear, y, tile, workspace, epilogue=RESIDUAL)
+    both = Epilogue(SILU, is_gated=True, is_added=True)
+    with pytest.raises(KernelArgumentError, match="a residual must follow a plain product"):
+        fused_linear(x, linear, y, tile, workspace, epilogue=both)
 
 
 def test_a_workspace_too_small_for_the_split_is_refused(triton_device: torch.device) -> None:
