@@ -14,7 +14,7 @@ from engine.models.decoder import Decoder
 from engine.models.layers import Linear, Norm, RMSNorm
 from engine.models.spec import DecoderSpec
 from kernels.attention.rotation import Rotation
-from kernels.linear.epilogue import GELU, SILU, Epilogue
+from kernels.linear.epilogue import Epilogue
 from kernels.linear.folded import FoldedLinear, fold_linear, fold_rms_norm
 from kernels.tiles.table import MOST_HEAD_DIM
 from kernels.tiles.tile import HEAD_PART, ROLES, StepShapes
@@ -27,25 +27,15 @@ def can_fuse(model: Decoder) -> bool:
 
 
 def has_fused_parts(config: DecoderSpec) -> bool:
-    """Whether there are fused kernels for every part: those of GPT-2, or those of a Llama.
+    """Whether there are fused kernels for every part, in whichever combination.
 
-    The latter are RMS norms, rotary positions and a gate of SiLU, with or without biases, norms of
-    heads, and heads of keys that queries share. All widths must be multiples of 64.
+    The activation must be one that kernels have, and all widths multiples of 64.
     """
     shapes = step_shapes(config)
     widths = (*shapes.attention_in, *shapes.attention_out, *shapes.feed_forward_out)
     if any(width % 64 for width in widths) or config.head_dim > MOST_HEAD_DIM:
         return False
-    known = KERNEL_ACTIVATIONS.get(activation_function(config.activation))
-    if config.norm == "layer":
-        return (
-            config.rotary is None
-            and not config.is_gated
-            and config.num_kv_heads == config.num_heads
-            and config.num_heads * config.head_dim == config.hidden_size
-            and known == GELU
-        )
-    return config.rotary is not None and config.is_gated and known == SILU
+    return activation_function(config.activation) in KERNEL_ACTIVATIONS
 
 
 @dataclass(frozen=True, slots=True)

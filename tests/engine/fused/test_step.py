@@ -77,6 +77,17 @@ FAMILIES = {
         feed_forward_bias=True,
     ),
 }
+FAMILIES |= {
+    "gate of GELU": replace(FAMILIES["llama"], activation="gelu_pytorch_tanh"),
+    "SiLU without a gate": replace(FAMILIES["llama"], is_gated=False),
+    "shared keys without turns": replace(
+        FAMILIES["llama"], rotary=None, max_positions=64, activation="gelu_new"
+    ),
+    "turned behind layer norms": replace(
+        CONFIG, rotary=FAMILIES["llama"].rotary, num_kv_heads=2, is_gated=True, activation="silu"
+    ),
+}
+"""Those that there are, and combinations of their parts."""
 
 needs_triton = pytest.mark.skipif(
     not ON_GPU and not interpreting(),
