@@ -60,16 +60,16 @@ def fused_blocks(model: Decoder, cache: KVCache) -> list[FusedBlock]:
     model.fold_norms()
     return [
         FusedBlock(
-            attention_in=_fold(block.attention_in, block.attention_norm),
-            attention_out=_fold(block.attention_out),
-            feed_forward_in=_fold(block.feed_forward.into, block.feed_forward_norm),
+            attention_in=_fold(block.attention.into, block.attention.norm),
+            attention_out=_fold(block.attention.out),
+            feed_forward_in=_fold(block.feed_forward.into, block.feed_forward.norm),
             feed_forward_out=_fold(block.feed_forward.out),
             keys=cache.keys[layer],
             values=cache.values[layer],
             scale=model.config.attention_scale(layer),
             rotation=None
             if model.turns is None
-            else Rotation(model.turns, block.head_norm, model.config.norm_epsilon),
+            else Rotation(model.turns, block.attention.head_norm, model.config.norm_epsilon),
         )
         for layer, block in enumerate(model.blocks)
     ]

@@ -7,7 +7,7 @@ of sequences: positions come with the tokens, and `attend` is where tokens of on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,15 +16,10 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.models.activations import activation_function
-from engine.models.layers import FeedForward, LayerNorm, Linear, Norm, RMSNorm
+from engine.models.layers import Attend, Attention, FeedForward, LayerNorm, Linear, Norm, RMSNorm
 from engine.models.spec import DecoderSpec
 from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING, parameter_shapes
 from kernels.attention.rotation import Turn
-from kernels.linear.folded import pack_gate
-
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""attend(layer, q [T, H_q, D], k [T, H_kv, D], v [T, H_kv, D]) -> [T, H_q, D]: stores k and v of
-the tokens and attends with q. The arguments may be strided views, contiguous in D only."""
 
 # cuBLAS has fast kernels only for outputs whose rows are aligned.
 _HEAD_ROWS = 64
@@ -32,18 +27,14 @@ _HEAD_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The parts of one transformer block, in the order they are used.
+    """The parts of one transformer block, in the order they are used."""
 
-    `head_norm` is the weight [H_q + H_kv, D] of the norm of every head of queries and keys, where
-    they have one.
-    """
-
-    attention_norm: Norm
-    attention_in: Linear  # E -> (H_q + 2 H_kv) D: q, k and v side by side
-    head_norm: Tensor | None
-    attention_out: Linear  # H_q D -> E
-    feed_forward_norm: Norm
+    attention: Attention
     feed_forward: FeedForward
+
+    def folded(self) -> Block:
+        """The same with what `Decoder.fold_norms` folds, in place."""
+        return Block(self.attention.folded(), self.feed_forward.folded())
 
 
 class Decoder:
@@ -112,12 +103,12 @@ class Decoder:
         if self.position_embedding is not None:
             x = x + F.embedding(positions, self.position_embedding)
         turn = None if self._turns is None else Turn(positions, self._turns)
-        normed = self.blocks[0].attention_norm(x)
+        normed = self.blocks[0].attention.norm(x)
         for layer, block in enumerate(self.blocks):
-            attended = self._attention(block, layer, normed, turn, attend)
+            attended = block.attention.attended(layer, normed, turn, attend)
             if kept is not None and layer == self.config.num_layers - 1:
                 x, attended = x.index_select(0, kept), attended.index_select(0, kept)
-            x, normed = block.feed_forward_norm.after(x, block.attention_out(attended))
+            x, normed = block.feed_forward.norm.after(x, block.attention.out(attended))
             x, normed = self._next_norms[layer].after(x, block.feed_forward(normed))
         return normed
 
@@ -133,7 +124,7 @@ class Decoder:
         one copy serves both. The tensors that the model was made of change. A tied head keeps the
         final norm's weight apart, as the embedding is no map behind it. Does nothing twice.
         """
-        self.blocks = tuple(map(_folded, self.blocks))
+        self.blocks = tuple(block.folded() for block in self.blocks)
         norm = self.final_norm
         if isinstance(norm, RMSNorm) and norm.weight is not None and not self.config.tied_head:
             self.head.mul_(norm.weight)
@@ -142,7 +133,7 @@ class Decoder:
 
     def _norms_behind_blocks(self) -> tuple[Norm, ...]:
         """The norm of what each block leaves."""
-        return (*(block.attention_norm for block in self.blocks[1:]), self.final_norm)
+        return (*(block.attention.norm for block in self.blocks[1:]), self.final_norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token after each hidden state: [N, E] -> [N, V], in the model's dtype.
@@ -151,57 +142,22 @@ class Decoder:
         """
         return F.linear(hidden, self.head)[:, : self.config.vocab_size]
 
-    def _attention(
-        self, block: Block, layer: int, x: Tensor, turn: Turn | None, attend: Attend
-    ) -> Tensor:
-        config = self.config
-        queries, keys = config.num_heads, config.num_kv_heads
-        heads = block.attention_in(x).view(-1, queries + 2 * keys, config.head_dim)
-        if turn is None:
-            q, k, v = heads.split_with_sizes((queries, keys, keys), 1)  # [T, H, D] each
-        else:
-            turned, v = heads.split_with_sizes((queries + keys, keys), 1)
-            turned = turn.heads(turned, block.head_norm, config.norm_epsilon)
-            q, k = turned.split_with_sizes((queries, keys), 1)
-        attended = attend(layer, q, k, v)  # [T, H_q, D]
-        return attended.reshape(-1, queries * config.head_dim)  # [T, H_q D]
-
-
-def _folded(block: Block) -> Block:
-    """The block with its RMS norms folded into its maps and its gate packed, in place."""
-    for norm, linear in (
-        (block.attention_norm, block.attention_in),
-        (block.feed_forward_norm, block.feed_forward.into),
-    ):
-        if isinstance(norm, RMSNorm) and norm.weight is not None:
-            linear.weight.mul_(norm.weight)
-    feed_forward = block.feed_forward
-    if feed_forward.is_gated and not feed_forward.is_packed:
-        for both in (feed_forward.into.weight, feed_forward.into.bias):
-            if both is not None:
-                both.copy_(pack_gate(both))
-        feed_forward = replace(feed_forward, is_packed=True)
-    return replace(
-        block,
-        attention_norm=_without_weight(block.attention_norm),
-        feed_forward_norm=_without_weight(block.feed_forward_norm),
-        feed_forward=feed_forward,
-    )
-
-
-def _without_weight(norm: Norm) -> Norm:
-    return replace(norm, weight=None) if isinstance(norm, RMSNorm) else norm
-
 
 def _block(config: DecoderSpec, weights: Mapping[str, Tensor], layer: int) -> Block:
     block = f"blocks.{layer}."
     return Block(
-        attention_norm=_norm(config, weights, block + "attention_norm"),
-        attention_in=_linear(weights, block + "attention_in"),
-        head_norm=_head_norm(config, weights, block) if config.qk_norm else None,
-        attention_out=_linear(weights, block + "attention_out"),
-        feed_forward_norm=_norm(config, weights, block + "feed_forward_norm"),
-        feed_forward=FeedForward(
+        Attention(
+            _norm(config, weights, block + "attention_norm"),
+            _linear(weights, block + "attention_in"),
+            _linear(weights, block + "attention_out"),
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            _head_norm(config, weights, block) if config.qk_norm else None,
+            config.norm_epsilon,
+        ),
+        FeedForward(
+            _norm(config, weights, block + "feed_forward_norm"),
             _linear(weights, block + "feed_forward_in"),
             _linear(weights, block + "feed_forward_out"),
             activation_function(config.activation),

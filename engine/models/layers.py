@@ -6,7 +6,8 @@ F feed-forward size. None of them waits for the device or looks at a value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -14,9 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.activations import KERNEL_ACTIVATIONS, Activation, gelu_tanh
-from kernels.linear.folded import packed_halves
+from kernels.attention.rotation import Turn
+from kernels.linear.folded import pack_gate, packed_halves
 from kernels.linear.gate import gate
 from kernels.linear.norm import add_layer_norm, add_rms_norm
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""attend(layer, q [T, H_q, D], k [T, H_kv, D], v [T, H_kv, D]) -> [T, H_q, D]: stores k and v of
+the tokens and attends with q. The arguments may be strided views, contiguous in D only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,10 @@ class LayerNorm:
         """x + change, and that normalised, all [T, E]."""
         return add_layer_norm(x, change, self.weight, self.bias, self.epsilon)
 
+    def folded_into(self, linear: Linear) -> LayerNorm:
+        """The norm, of which nothing can be multiplied into the map behind it in place."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
@@ -50,6 +60,12 @@ class RMSNorm:
     def after(self, x: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
         """x + change, and that normalised, all [T, E]."""
         return add_rms_norm(x, change, self.weight, self.epsilon)
+
+    def folded_into(self, linear: Linear) -> RMSNorm:
+        """The norm without its weight, which is multiplied into the map behind it, in place."""
+        if self.weight is not None:
+            linear.weight.mul_(self.weight)
+        return replace(self, weight=None)
 
 
 Norm: TypeAlias = LayerNorm | RMSNorm
@@ -75,13 +91,48 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedForward:
-    """The two linear maps of a block, E to F or, gated, to 2 F, and F to E.
+class Attention:
+    """The part of a block in which tokens meet, with the norm before it.
 
-    Where `is_packed`, the gate and what it gates lie as `kernels.linear.folded.pack_gate` packs
-    them.
+    `head_norm` is the weight [H_q + H_kv, D] of the norm of every head of queries and keys, where
+    they have one, and `epsilon` that norm's.
     """
 
+    norm: Norm
+    into: Linear  # E -> (H_q + 2 H_kv) D: q, k and v side by side
+    out: Linear  # H_q D -> E
+    queries: int  # H_q
+    keys: int  # H_kv
+    head_dim: int
+    head_norm: Tensor | None
+    epsilon: float
+
+    def attended(self, layer: int, x: Tensor, turn: Turn | None, attend: Attend) -> Tensor:
+        """What each head of x [T, E], which is normed, attended to: [T, H_q D]."""
+        queries, keys = self.queries, self.keys
+        heads = self.into(x).view(-1, queries + 2 * keys, self.head_dim)
+        if turn is None:
+            q, k, v = heads.split_with_sizes((queries, keys, keys), 1)  # [T, H, D] each
+        else:
+            turned, v = heads.split_with_sizes((queries + keys, keys), 1)
+            turned = turn.heads(turned, self.head_norm, self.epsilon)
+            q, k = turned.split_with_sizes((queries, keys), 1)
+        return attend(layer, q, k, v).reshape(-1, queries * self.head_dim)
+
+    def folded(self) -> Attention:
+        """The same with its norm folded into its map, in place."""
+        return replace(self, norm=self.norm.folded_into(self.into))
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """The part of a block with two linear maps, E to F or, gated, to 2 F, and F to E.
+
+    The norm stands before it. Where `is_packed`, the gate and what it gates lie as
+    `kernels.linear.folded.pack_gate` packs them.
+    """
+
+    norm: Norm
     into: Linear
     out: Linear
     activation: Activation
@@ -89,7 +140,7 @@ class FeedForward:
     is_packed: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [T, E] mapped to [T, E]."""
+        """x [T, E], which is normed, mapped to [T, E]."""
         if not self.is_gated:
             return self.out(self.into.activated(x, self.activation))
         mapped = self.into(x)  # [T, 2 F]
@@ -98,3 +149,13 @@ class FeedForward:
             return self.out(gate(mapped, known, is_packed=self.is_packed))
         own, other = packed_halves(mapped) if self.is_packed else mapped.chunk(2, dim=1)
         return self.out((self.activation(own) * other).flatten(1))
+
+    def folded(self) -> FeedForward:
+        """The same with its norm folded into its map and its gate packed, in place."""
+        folded = replace(self, norm=self.norm.folded_into(self.into))
+        if not self.is_gated or self.is_packed:
+            return folded
+        for both in (self.into.weight, self.into.bias):
+            if both is not None:
+                both.copy_(pack_gate(both))
+        return replace(folded, is_packed=True)

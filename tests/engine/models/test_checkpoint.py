@@ -112,7 +112,7 @@ def test_weights_are_contiguous_and_of_the_asked_type(dtype, tmp_path):
     save_reference(tmp_path)
     model = _load(tmp_path, dtype).model
     assert model.dtype == dtype
-    weight = model.blocks[1].attention_in.weight
+    weight = model.blocks[1].attention.into.weight
     assert weight.is_contiguous()
     stored = load_file(tmp_path / "model.safetensors")[C_ATTN]
     assert torch.equal(weight, stored.t().to(dtype))

@@ -126,10 +126,10 @@ def test_norms_are_folded_in_place_and_once(name: str, is_tied: bool) -> None:
         model.fold_norms()
         torch.testing.assert_close(logits_of(model, token_ids), before, rtol=1e-4, atol=1e-4)
     for layer, block in enumerate(model.blocks):
-        assert block.attention_norm.weight is None
-        assert block.feed_forward_norm.weight is None
+        assert block.attention.norm.weight is None
+        assert block.feed_forward.norm.weight is None
         for part, linear in (
-            ("attention_in", block.attention_in),
+            ("attention_in", block.attention.into),
             ("feed_forward_in", block.feed_forward.into),
         ):
             whole = weights[f"blocks.{layer}.{part}.weight"]
@@ -145,13 +145,13 @@ def test_parts_of_one_map_lie_one_after_another(model_type: str, tmp_path: Path)
     layer, block = reference.model.layers[1], model.blocks[1]
     attention, mlp = layer.self_attn, layer.mlp
     qkv = [one.weight for one in (attention.q_proj, attention.k_proj, attention.v_proj)]
-    assert torch.equal(block.attention_in.weight, torch.cat(qkv))
+    assert torch.equal(block.attention.into.weight, torch.cat(qkv))
     gated = [mlp.gate_proj.weight, mlp.up_proj.weight]
     assert torch.equal(block.feed_forward.into.weight, torch.cat(gated))
-    for map_ in (block.attention_in, block.feed_forward.into):
+    for map_ in (block.attention.into, block.feed_forward.into):
         assert map_.weight.is_contiguous()
         assert map_.bias is None
-    assert (block.head_norm is not None) == (model_type == "qwen3")
+    assert (block.attention.head_norm is not None) == (model_type == "qwen3")
 
 
 def test_heads_are_turned_by_their_positions_alone() -> None:

@@ -92,7 +92,9 @@ def test_eight_billion_weights_are_drawn_within_ten_seconds(name: str) -> None:
     assert time.perf_counter() - started <= 10
     assert model.dtype == torch.bfloat16
     again = load_model(f"random:{name}", device=device).model if _has_room(2) else model
-    assert torch.equal(again.blocks[-1].attention_in.weight, model.blocks[-1].attention_in.weight)
+    assert torch.equal(
+        again.blocks[-1].attention.into.weight, model.blocks[-1].attention.into.weight
+    )
 
 
 def _has_room(models: int) -> bool:
