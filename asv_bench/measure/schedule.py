@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import Design
@@ -16,24 +16,11 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 
-class Devices(Protocol):
-    """What the pool needs of a source of measurements."""
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """Those in use."""
-        ...
-
-    def stop(self) -> None:
-        """End what is running; nothing is measured from then on."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class DevicePool(Generic[Request, Result]):
     """Gives each device of a source its next piece of work as soon as it is idle."""
 
-    source: Devices  # has the devices
+    source: RoundSource  # has the devices
     work: Callable[[Request, str], Result]  # does one piece on a device, in a thread of its own
     at_once: int = 1  # pieces that a device does at the same time
 

@@ -1,8 +1,9 @@
-"""One bisection, from its first process to its record."""
+"""Searches for what made a benchmark slower, from their first process to their record."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,20 +13,58 @@ from asv_bench.bisect.search import Search
 from asv_bench.compare.verdict import Comparison
 from asv_bench.explain.why import why
 from asv_bench.fleet.opening import FleetOptions
+from asv_bench.git.file_changes import changes_between
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences, print_table
-from asv_bench.output.issue_text import described
+from asv_bench.output.issue_text import described, repeating
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
 from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
-from asv_bench.session.files import into_merge, next_question
 from asv_bench.session.options import MeasuringOptions
-from asv_bench.session.searching import Searching
+from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.words import processes_apart
+
+
+class Searching(Session):
+    """One search for what made a benchmark slower, or faster.
+
+    `among` says what is searched, for the record.
+    """
+
+    def __init__(
+        self,
+        subject: DeclaredSubject,
+        among: Mapping[str, Any],
+        direction: Direction,
+        plan: SearchPlan,
+        files: TableFiles,
+        how: MeasuringOptions,
+        hosts: FleetOptions | None = None,
+    ) -> None:
+        self._metric = subject.metrics[0]
+        self._benchmark = self._metric.name
+        settings = {
+            **among,
+            "benchmark": self._benchmark,
+            "direction": str(direction),
+            "plan": plan.to_json(),
+        }
+        super().__init__("bisect", settings, subject, files, how, hosts)
+        self._direction = direction
+        self._plan = plan
+        self._pool: Sequence[float] = ()
+
+    def begin(self) -> list[str]:
+        """See `Session`."""
+        self._pool = self._noise.of([self._benchmark]).get(self._benchmark, [])
+        return []
+
+    def _outcome(self, code: ExitCode) -> str:
+        return self._direction if code is ExitCode.REGRESSION else super()._outcome(code)
 
 
 class Bisecting(Searching):
@@ -167,15 +206,32 @@ class Bisecting(Searching):
         return [f"{head.short}: {line[0].lower()}{line[1:]}" for line in lines]
 
     def _next_question(self) -> list[str]:
-        """How to ask which files of the one commit that is named did it."""
+        """How to ask which files of the one commit that is named did it, and what a merge brought.
+
+        A sentence with the command for each, with the commit in place of what the user called the
+        ends.
+        """
         finding = self.finding
         if finding is None or len(finding.suspects) != 1 or finding.outcome is not Outcome.FOUND:
             return []
-        culprit = self._by_hash[finding.suspects[0]]
-        return [
-            *next_question(self._subject, culprit, self._words),
-            *into_merge(self._subject, culprit, self._words),
-        ]
+        culprit, (good, bad) = self._by_hash[finding.suspects[0]], self._words
+        if kind_of(culprit.hash) != "commit" or not culprit.parents:
+            return []
+        repository = self._subject.repository_of(culprit.hash)
+        lines = []
+        count = len(changes_between(culprit.parents[0], culprit.hash, repository))
+        if count > 1:
+            # A command behind -- needs both ends.
+            parent = (f"{culprit.short}^",) if "--" in sys.argv else ()
+            line = repeating(sys.argv[1:], {good: parent, bad: (culprit.short, "--files")})
+            lines.append(f"Which of its {count} files did it: {line}")
+        if len(culprit.parents) > 1:
+            forks = repository.ask("merge-base", *culprit.parents[:2], also_fine=1)
+            for fork in forks.decode().split():
+                names = {good: (short(fork),), bad: (f"{culprit.short}^2",)}
+                line = repeating(sys.argv[1:], names)
+                lines.append(f"It is a merge. Which of the commits that it brought in: {line}")
+        return lines
 
     def _page(self, answer: str, remarks: list[str]) -> str:
         """The answer as text for an issue."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,16 +14,16 @@ from asv_bench.bisect.finding import Direction, SearchPlan
 from asv_bench.compare.comparison import Headway
 from asv_bench.errors import Refused
 from asv_bench.git.file_changes import FileChange, PartCommits, changes_between
-from asv_bench.git.repository import Commit, kind_of, short
+from asv_bench.git.repository import Commit
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences
-from asv_bench.output.issue_text import described, lasting_names, repeating
+from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.progress import Progress
 from asv_bench.output.table_files import TableFiles
+from asv_bench.session.bisecting import Searching
 from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
 from asv_bench.session.options import MeasuringOptions
-from asv_bench.session.searching import Searching
 from asv_bench.subjects.declared import DeclaredSubject
 
 
@@ -171,33 +170,3 @@ class SearchingFiles(Searching):
     def results(self) -> dict[str, Any]:
         """See `Session`."""
         return {"finding": None if self.finding is None else self.finding.to_json()}
-
-
-def next_question(subject: DeclaredSubject, commit: Commit, ends: tuple[str, str]) -> list[str]:
-    """A sentence with the command that searches the files of a commit, where there are several.
-
-    `ends` is what the user called the commits in whose range the commit was found.
-    """
-    if kind_of(commit.hash) != "commit" or not commit.parents:
-        return []
-    repository = subject.repository_of(commit.hash)
-    count = len(changes_between(commit.parents[0], commit.hash, repository))
-    good, bad = ends
-    # A command behind -- needs both.
-    parent = (f"{commit.short}^",) if "--" in sys.argv else ()
-    names = {good: parent, bad: (commit.short, "--files")}
-    line = repeating(sys.argv[1:], names)
-    return [f"Which of its {count} files did it: {line}"] if count > 1 else []
-
-
-def into_merge(subject: DeclaredSubject, commit: Commit, ends: tuple[str, str]) -> list[str]:
-    """A sentence with the command that searches what a merge brought in; `ends` as above."""
-    if len(commit.parents) < 2:
-        return []
-    repository = subject.repository_of(commit.hash)
-    forks = repository.ask("merge-base", *commit.parents[:2], also_fine=1).decode().split()
-    lines = [
-        repeating(sys.argv[1:], {ends[0]: (short(fork),), ends[1]: (f"{commit.short}^2",)})
-        for fork in forks
-    ]
-    return [f"It is a merge. Which of the commits that it brought in: {line}" for line in lines]
