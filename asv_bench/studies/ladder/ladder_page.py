@@ -12,6 +12,7 @@ from asv_bench.output.record import SCHEMA
 from asv_bench.output.stored_json import UnreadableFile, positive, read_stored, require_schema
 from asv_bench.studies.ladder.ladder_tables import (
     agreement,
+    answer_table,
     claim_table,
     rung_table,
 )
@@ -29,8 +30,13 @@ the first write-up's starting point to today's engine: each rung changes one thi
 before, and has to generate the first one's tokens. Two rungs are compared as two commits are: fresh
 processes in pairs, exact tests on the log-ratios.
 
-`nox -s ladder` measures it on your machine. This page is made from the records beside it.
+`nox -s ladder` measures it on your machine. This page is made from the records that it names.
 """
+ANSWERS = """## The five answers
+
+Each is of the record that decides it: faster, or shown to be within the margin of no change.
+"""
+DECIDED = ("faster", "slower", "equivalent")
 
 STAND_IN = (
     "\\* The write-up's own rung before needs Triton; the nearest rung below, which appends as the "
@@ -57,7 +63,7 @@ def write_page(folder: Path, complaints: list[str] | None = None) -> Path:
     from asv_bench.studies.ladder.waterfall_plot import waterfall_svg
 
     records = read_records(folder, complaints)
-    parts = [INTRODUCTION]
+    parts = [INTRODUCTION, ANSWERS, answer_table(decided(folder, records)).to_markdown()]
     for machine, record in records.items():
         svg = waterfall_svg(record["results"]["rungs"], title_of(record))
         write_text(folder / f"{PREFIX}{machine}.svg", svg)
@@ -93,6 +99,24 @@ def read_records(folder: Path, complaints: list[str] | None = None) -> dict[str,
     if complaints is not None:
         complaints += wrong
     return dict(sorted(records.items(), key=lambda entry: entry[1]["machine"]["gpu"] is None))
+
+
+def decided(folder: Path, records: Mapping[str, Json]) -> list[tuple[str, Json, Json]]:
+    """The claims with an answer, in their order: the record's file, the record, and the claim.
+
+    Records of single claims lie among the verdicts. Of several answers that of most pairs counts.
+    """
+    named = {f"{PREFIX}{machine}.json": record for machine, record in records.items()}
+    for path in sorted((folder / "verdicts").glob(f"{PREFIX}*.json")):
+        named[f"verdicts/{path.name}"] = read_stored(path, "a record of the ladder", _checked)
+    found: dict[str, tuple[str, Json, Json]] = {}
+    for name, record in named.items():
+        for claim in record["results"]["claims"]:
+            known = found.get(claim["seed"])
+            is_better = known is None or claim["pairs"] > known[2]["pairs"]
+            if claim["finding"] in DECIDED and is_better:
+                found[claim["seed"]] = name, record, claim
+    return [found[seed] for seed in sorted(found)]
 
 
 def title_of(record: Json) -> str:

@@ -88,6 +88,41 @@ def claim_table(claims: Sequence[Json], plan: Json, title: str) -> Table:
     return Table(columns, rows, title, caption)
 
 
+def answer_table(answers: Sequence[tuple[str, Json, Json]]) -> Table:
+    """A row for each claim: a record's name, the record, and the claim of it that was decided."""
+    columns = (
+        Column("claim", "claim", kind="text"),
+        Column("answer", "answer", kind="name"),
+        Column("found", "decode throughput", show=percent),
+        Column("interval", "interval", show=interval, parts=("low", "high")),
+        Column("reported", "reported", show=percent),
+        Column("margin", "margin", show=percent),
+        Column("pairs", "pairs"),
+        Column("machine", "machine", kind="text"),
+        Column("record", "record", kind="name"),
+    )
+    rows = []
+    for name, record, claim in answers:
+        figure, machine = claim["figures"][0], record["machine"]
+        rows.append(
+            (
+                f"{claim['seed']} {claim['what']}",
+                claim["finding"],
+                figure["change"],
+                Cell(figure["interval"], text=interval(figure["interval"])),
+                figure["reported"]["change"],
+                Cell(
+                    record["settings"]["plan"]["margin"],
+                    text=f"{100 * record['settings']['plan']['margin']:g} %",
+                ),
+                claim["pairs"],
+                machine["gpu"] or f"{machine['cpu']}, {machine['cores']} cores",
+                name,
+            )
+        )
+    return Table(columns, rows)
+
+
 def _of_claim(claim: Json) -> list[tuple[str, str]]:
     """What is told of a claim in its first row only: the values and their texts."""
     texts = (f"{claim['seed']} {claim['what']}", _rungs(claim), claim["workload"])
