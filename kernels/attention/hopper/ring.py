@@ -9,6 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from kernels.attention.hopper.cache_slot import slot_at
 from kernels.hopper.names import copy_tile, program_barrier, reinterpret
 
 
@@ -23,7 +24,7 @@ def request(
     A tile that the context ends in is copied in pieces of TAIL tokens, as many as it takes; the
     rest of the stage is masked.
     """
-    row = (block * KV_HEADS + kv_head) * PAGE + start % PAGE
+    row = slot_at(block, kv_head, start, KV_HEADS, PAGE)
     barrier = ready.index(stage)
     PIECES: gl.constexpr = BLOCK_N // TAIL
     # Keys and values of one piece, of 2-byte elements.

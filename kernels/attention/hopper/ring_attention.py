@@ -18,6 +18,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.attention.hopper.cache_slot import block_at, slot_at
 from kernels.attention.hopper.gather import (
     announce_inboxes,
     await_inboxes,
@@ -128,7 +129,7 @@ def ring_attention(
     blocks = ()
     for stage in gl.static_range(STAGES):
         start = _start(first, stage, BLOCK_N, SPLIT, CLUSTER)
-        blocks += (gl.load(table + start // PAGE, mask=start < max_context, other=0),)
+        blocks += (block_at(table, start, start < max_context, PAGE),)
     if first < gl.maximum(cached, 1):
         splits = 1
         if not SERIAL:
@@ -173,7 +174,7 @@ def ring_attention(
         query_mask = (query_group < G)[None, :] & (query_dim < D)[:, None]
         query_place = (kv_head * G + query_group)[None, :] * query_stride_head + query_dim[:, None]
         if APPEND:
-            new_block = gl.load(table + cached // PAGE, mask=runs, other=0).to(gl.int64)
+            new_block = block_at(table, cached, runs, PAGE).to(gl.int64)
         if turns is not None:
             line = gl.arange(0, D, layout=LINE)
             query_cosines, query_sines = load_turn(turns, cached, query_dim, D)
@@ -195,8 +196,7 @@ def ring_attention(
                 ).to(query.dtype.element_ty)
             value_line = gl.load(value_row + line)
             appends = (split == 0) & runs
-            slot = (new_block * KV_HEADS + kv_head) * PAGE + cached % PAGE
-            slot *= cache_stride_slot
+            slot = slot_at(new_block, kv_head, cached, KV_HEADS, PAGE) * cache_stride_slot
         if turns is None:
             q = gl.load(row + query_place, mask=query_mask, other=0.0)
         else:
@@ -232,7 +232,7 @@ def ring_attention(
             here = tile % STAGES
             # The tile that will stand in this stage next: its page is read before the wait.
             ahead = _start(first, tile + STAGES, BLOCK_N, SPLIT, CLUSTER)
-            block = gl.load(table + ahead // PAGE, mask=ahead < last, other=0)
+            block = block_at(table, ahead, ahead < last, PAGE)
             mbarrier.wait(ready.index(here), (tile // STAGES) & 1)
             k = k_ring.index(here).load(LEFT)
             v = v_ring.index(here).permute((1, 0)).load(LEFT)

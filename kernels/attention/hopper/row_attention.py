@@ -23,6 +23,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.attention.hopper.cache_slot import block_at, slot_at
 from kernels.attention.hopper.gather import (
     announce_inboxes,
     await_inboxes,
@@ -137,7 +138,7 @@ def row_attention(
     keys, values = load_tile(
         k_cache, v_cache, block_table, start, cached, kv_head, HEADS, D, TILE, PAGE, SLOT_STRIDE
     )
-    new_block = gl.load(block_table + cached // PAGE, mask=runs, other=0).to(gl.int64)
+    new_block = block_at(block_table, cached, runs, PAGE).to(gl.int64)
     if turns is not None:
         cosines, sines = load_turn(turns, cached, _head_dim(D), D)
         query_norms = load_head_norms(head_norm, head_number(kv_head, 0, HEADS, G), G, D)
@@ -162,7 +163,7 @@ def row_attention(
     )
     await_inboxes()
     send_projected(inbox_at, rank, made, G, D, CLUSTER)
-    slot = ((new_block * HEADS + kv_head) * PAGE + cached % PAGE) * SLOT_STRIDE
+    slot = slot_at(new_block, kv_head, cached, HEADS, PAGE) * SLOT_STRIDE
     if runs:
         feature = rank * SHARE + own_feature(SHARE)
         if turns is None:
@@ -240,8 +241,8 @@ def load_tile(
     """Keys and values [warps, TILE / warps, D] of the tile at `start`, zeros where there are no
     cached tokens."""
     TOKENS: gl.constexpr = gl.SliceLayout(0, token_layout(D, gl.num_warps()))
-    block = gl.load(block_table + start // PAGE, mask=start < cached, other=0).to(gl.int64)
-    first = ((block * HEADS + kv_head) * PAGE + start % PAGE) * SLOT_STRIDE
+    block = block_at(block_table, start, start < cached, PAGE).to(gl.int64)
+    first = slot_at(block, kv_head, start, HEADS, PAGE) * SLOT_STRIDE
     token = _token(TILE, gl.SliceLayout(2, TOKENS))
     dim = gl.arange(0, D, layout=gl.SliceLayout(0, gl.SliceLayout(1, TOKENS)))
     dim = dim[None, :][:, None, :]
