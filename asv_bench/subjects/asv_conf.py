@@ -14,7 +14,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,29 +70,20 @@ class AsvConf:
         with refusing(f"{path} is no configuration of asv"):
             conf = msgspec.convert(vars(Config.load(str(path))), Conf)
         with refusing(str(path)):
-            self.conf = msgspec.structs.replace(conf, matrix=_tables(dict(conf.matrix)))
+            self.conf = conf = msgspec.structs.replace(conf, matrix=_tables(dict(conf.matrix)))
             self.suite = (path.parent / conf.benchmark_dir).resolve()
             self.root = (path.resolve().parent / conf.repo).resolve()
             """The folder of the repository."""
-            self._choose(path)
+            chosen, self._interpreter = _environment(path, conf)
+            self._python = str(chosen.pop(("python", None)))
+            given = [(kind, name, _text(value)) for (kind, name), value in chosen.items() if name]
+            self._requirements = [
+                word for kind, name, text in given if kind == "req" for word in _asked(name, text)
+            ]
+            self._variables = {name: text for kind, name, text in given if kind in _VARIABLES}
+            # A setup does not see them.
+            self._only_in_lives = [name for kind, name, _ in given if kind == "env_nobuild"]
             self._check(path)
-
-    def _choose(self, path: Path) -> None:
-        """Take the environment that is measured."""
-        chosen, self._interpreter = _environment(path, self.conf)
-        self._python = str(chosen["python", None])
-        given = [
-            (kind, name, _text(value)) for (kind, name), value in chosen.items() if name is not None
-        ]
-        self._requirements = [
-            word
-            for kind, name, version in given
-            if kind == "req"
-            for word in _requirement(name, version)
-        ]
-        self._variables = {name: value for kind, name, value in given if kind in _VARIABLES}
-        # A setup does not see them.
-        self._only_in_lives = [name for kind, name, _ in given if kind == "env_nobuild"]
 
     def _check(self, path: Path) -> None:
         from asv.benchmarks import Benchmarks
@@ -104,7 +95,7 @@ class AsvConf:
                 f"{path} names the repository {conf.repo!r}, and only one on this machine can "
                 f"be measured; clone it, and name the folder."
             )
-        if conf.conda_environment_file not in (None, "IGNORE") and not _is_virtual(conf):
+        if conf.conda_environment_file not in (None, "IGNORE") and not self._is_virtual:
             raise Refused(
                 f"{path} names a conda_environment_file, and kvtrail installs with pip: put "
                 f"what the benchmarks need under matrix."
@@ -115,6 +106,10 @@ class AsvConf:
         for line in self._commands:
             if not interpolate_command(line, dict.fromkeys(_PLACES, "x"))[0]:
                 raise ValueError(f"{line!r} names no command")
+
+    @property
+    def _is_virtual(self) -> bool:
+        return (self.conf.environment_type or "") in _VIRTUAL
 
     @property
     def variables_of_lives(self) -> dict[str, str]:
@@ -163,8 +158,7 @@ class AsvConf:
 
     def sentence(self) -> str:
         """How a commit is installed."""
-        asked = self.conf.environment_type
-        instead = "" if _is_virtual(self.conf) else f" (the file says {asked})"
+        instead = "" if self._is_virtual else f" (the file says {self.conf.environment_type})"
         return f"each commit installed for Python {self._python} by pip{instead}"
 
 
@@ -191,21 +185,16 @@ def _tables(matrix: dict[str, Any]) -> dict[str, Any]:
     return matrix
 
 
-def _is_virtual(conf: Conf) -> bool:
-    return (conf.environment_type or "") in _VIRTUAL
-
-
 def _environment(path: Path, conf: Conf) -> tuple[dict[tuple[str, str | None], Any], str]:
     """The first combination of the matrix whose interpreter is here, and where that is."""
     from asv.environment import iter_matrix
 
-    known: dict[str, str | None] = {}
+    known: dict[str, None] = {}
     for chosen in iter_matrix(conf.environment_type or "virtualenv", conf.pythons, conf):
         python = str(chosen["python", None])
-        if python not in known:
-            known[python] = _interpreter(python)
-        if interpreter := known[python]:
-            return chosen, interpreter
+        known[python] = None
+        if interpreter := _started(python):
+            return dict(chosen), interpreter
     if not known:
         raise Refused(f"{path}: pythons, matrix and exclude leave no environment to measure in.")
     raise Refused(
@@ -214,7 +203,8 @@ def _environment(path: Path, conf: Conf) -> tuple[dict[tuple[str, str | None], A
     )
 
 
-def _interpreter(python: str) -> str | None:
+@cache
+def _started(python: str) -> str | None:
     """Where an interpreter lies that asv calls so; None where none starts."""
     if python in (f"{sys.version_info.major}.{sys.version_info.minor}", "same"):
         return sys.executable
@@ -232,7 +222,7 @@ def _lines(commands: str | Sequence[str] | None) -> Sequence[str]:
     return [commands] if isinstance(commands, str) else commands
 
 
-def _requirement(name: str, version: str) -> list[str]:
+def _asked(name: str, version: str) -> list[str]:
     """What pip is told of a package and a version, which may be a comparison such as ">=2"."""
     *options, package = shlex.split(name.removeprefix("pip+"))
     is_compared = not version or version[0] in "<>=!~"
