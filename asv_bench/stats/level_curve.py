@@ -3,8 +3,13 @@
 The curve begins at the good end, at 0, and says by how much the log of a commit's time is larger.
 From one commit to the next it stays, jumps by at least half of what matters, or, under one of the
 hypotheses, creeps by a little at each commit. A commit may also differ from the curve by an offset
-of its own, as its memory layout may cause. Errors of pairs have one of several shapes
-(`level_grid`), and a commit's may be three or nine times wider than others'.
+of its own, as its memory layout may cause.
+
+A pair is the log-ratio of two processes, and its error has one of some shapes: Student's t of
+unknown width, or one with two modes. Where some processes of either commit are slower by a fixed
+amount, pairs lie around the truth and around two places beside it, as far to either side. Heavy
+tails keep a disturbed process from deciding anything. A commit's errors may be three or nine times
+wider than others'.
 
 All of this is weighed on grids. Between two measured commits the curve is a Markov chain, so its
 posterior is found by passing through the measured commits forwards and backwards (Rabiner 1989).
@@ -15,27 +20,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
-from asv_bench.stats.level_grid import (
-    CAUTIOUS_PRIOR,
-    CURVE_PRIOR,
-    CURVES,
-    LEVELS,
-    OFFSETS,
-    SCALES,
-    SHAPE_PRIOR,
-    TINY,
-    LevelGrid,
-    Places,
-    all_times,
-    blur,
-    densities,
-    times,
-    with_wider_noise,
-)
 from asv_bench.stats.paired import Floats
+
+Places = npt.NDArray[np.intp]
 
 REFERENCE = -1
 """The index of the good end, which lies before the first candidate."""
@@ -44,6 +36,40 @@ JUMPS = 1.0
 _SHAPES_KEPT = 6
 _FEW = 3  # pairs of a commit from which the grid of levels follows it
 _LEAST_BITS = 0.02
+
+LEVELS = 65
+_CREEPS = (0.0, 0.3)  # standard deviation of a commit's creep, in margins
+OFFSETS = (0.1, 0.5)
+"""Standard deviations of a commit's own offset that are weighed, in margins."""
+CURVES = tuple((creep, offset) for creep in _CREEPS for offset in OFFSETS)
+"""Kinds of curves: by how much each commit creeps, and its own offset, in margins."""
+CURVE_PRIOR = np.array([0.72, 0.18, 0.08, 0.02])
+CAUTIOUS_PRIOR = np.array([0.05, 0.85, 0.01, 0.09])
+"""The same where offsets are to be reckoned with before a step is named."""
+_LEAST_JUMP = 0.75  # in margins
+_WIDER = (0.9, 0.08, 0.02)  # chances that a commit's noise is that of all, 3 and 9 times as wide
+TINY = 1e-300
+
+_DEGREES_OF_FREEDOM = 3.0
+_DENSITY_AT_0 = 2.0 / (math.pi * math.sqrt(_DEGREES_OF_FREEDOM))
+WIDTHS: Floats = np.geomspace(0.0015, 0.0015 * 3.0**5, 11)
+"""Scales of errors with one mode, which are the first shapes: 0.15 % to 36 %. The least is more
+than a quiet GPU shows: what a commit's memory layout alone moves must not pass for certainty."""
+_MODES = [
+    (distance / sharpness, distance, share)
+    for distance in np.geomspace(0.01, 0.30, 13)
+    for sharpness in (6.0, 14.0)
+    for share in (0.10, 0.21)  # of pairs, to either side: of 11 % and 30 % slow processes
+]
+# By shape: the scale of the t distribution around each mode, how far the modes beside the truth
+# lie, and the share of pairs around each of the two; 0 where there are none.
+SCALES, DISTANCES, _SHARES = np.array([*((width, 0.0, 0.0) for width in WIDTHS), *_MODES]).T
+SHAPE_PRIOR: Floats = np.log(
+    np.repeat([0.8 / WIDTHS.size, 0.2 / len(_MODES)], [WIDTHS.size, len(_MODES)])
+)
+_ALL: Places = np.arange(SCALES.size)
+# The place of the shape that is three times as wide: each width is the root of 3 times the last.
+_THREE_TIMES = np.where(WIDTHS.size > _ALL, np.minimum(_ALL + 2, WIDTHS.size - 1), _ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +124,9 @@ class LevelCurve:
         self._chance = min(0.25, JUMPS / count)
         self._ratios: dict[int, list[float]] = {count - 1: []}
         self._across: dict[tuple[int, int], list[float]] = {}
-        self._grid = LevelGrid(0.0, 0.0, margin, self._chance)
+        self._grid = _LevelGrid(0.0, 0.0, margin, self._chance)
         # By commit: how many pairs were weighed, and their `_likelihood`.
         self._weighed: dict[int, tuple[int, Floats]] = {}
-        self._solution: _Solution | None = None
-        self._bits: Floats | None = None
 
     def exclude(self, commit: int) -> None:
         """Note that `commit`, which lies between the two ends, cannot be measured."""
@@ -126,28 +150,20 @@ class LevelCurve:
         self._forget()
 
     def _forget(self) -> None:
-        self._solution = self._bits = None
-
-    @property
-    def solution(self) -> _Solution:
-        if self._solution is None:
-            self._solution = self._solve()
-        return self._solution
+        for name in ("solution", "bits"):
+            vars(self).pop(name, None)
 
     def gaps(self) -> list[Gap]:
         """Where jumps may be, oldest first."""
         solution = self.solution
-        levels = self._grid.levels
         found = []
         pairs = zip(solution.nodes[:-1], solution.nodes[1:], strict=True)
         for place, (older, newer) in enumerate(pairs):
-            inside = range(older + 1, newer)
-            chance = float(solution.jumps[place])
-            effect = 0.0
+            chance, effect = float(solution.jumps[place]), 0.0
             if chance > 0:
                 rise = solution.after[place] - solution.before[place]
-                effect = float(rise @ levels) / chance
-            is_atomic = all(commit in self.unmeasurable for commit in inside)
+                effect = float(rise @ self._grid.levels) / chance
+            is_atomic = self.unmeasurable.issuperset(range(older + 1, newer))
             found.append(Gap(range(older + 1, newer + 1), is_atomic, chance, effect))
         return found
 
@@ -171,14 +187,13 @@ class LevelCurve:
 
     def pairs_left(self) -> int:
         """About how many more pairs it takes to know where the steps are, if there are any."""
-        bits = self.bits()
         missing = 0.0
         for gap in self.gaps():
             chance = gap.probability
             if 0.0 < chance < 1.0:
                 missing -= chance * math.log2(chance) + (1.0 - chance) * math.log2(1.0 - chance)
             missing += 0.0 if gap.is_atomic else chance * math.log2(len(gap.commits))
-        return math.ceil(missing / max(float(bits.max()), _LEAST_BITS))
+        return math.ceil(missing / max(float(self.bits.max()), _LEAST_BITS))
 
     def pairs_of(self, commit: int) -> int:
         """How many pairs of a commit and the good end were taken in."""
@@ -190,29 +205,21 @@ class LevelCurve:
         `pending` commits are being measured on other devices: what their pairs will tell is not
         asked again.
         """
-        bits = self.bits()
-        passed = self._passed()
+        jumps = np.zeros(self.count)
+        for gap in self.gaps():
+            jumps[gap.commits.start : gap.commits.stop] = gap.probability / len(gap.commits)
+        # The share of jumps that lie at or before each commit.
+        passed = np.cumsum(jumps) / max(jumps.sum(), TINY)
+        bits = self.bits
         for other in pending:
             apart = np.abs(passed - passed[other])
             bits = bits * (1.0 - min(1.0, bits[other]) * np.maximum(0.0, 1.0 - 2.0 * apart))
         allowed = np.array(self.measurable())
         return int(allowed[np.argmax(bits[allowed])])
 
-    def _passed(self) -> Floats:
-        """The share of jumps that lie at or before each commit, [count]."""
-        jumps = np.zeros(self.count)
-        for gap in self.gaps():
-            jumps[gap.commits.start : gap.commits.stop] = gap.probability / len(gap.commits)
-        return np.asarray(np.cumsum(jumps) / max(jumps.sum(), TINY))
-
+    @cached_property
     def bits(self) -> Floats:
         """Bits that a pair of each commit is expected to tell of where jumps are, [count]."""
-        if self._bits is None:
-            self._bits = self._told() * self._new_share()
-        return self._bits
-
-    def _told(self) -> Floats:
-        """The bits where commits have no offsets."""
         solution = self.solution
         nodes = np.array(solution.nodes)
         noise = self._grid.noise(solution.shapes)
@@ -229,45 +236,23 @@ class LevelCurve:
         )
         weights = parts.sum(axis=-1, keepdims=True)
         odds = parts / np.maximum(weights * parts.sum(axis=0), TINY)
-        told = (parts * np.log2(np.maximum(odds, TINY))).sum(axis=(0, 2))
-        bits = np.zeros(self.count)
-        np.maximum.at(bits, commits, told)
-        return bits
-
-    def _new_share(self) -> Floats:
-        """How much of a pair of each commit is news: its offset is in all of its pairs, [count]."""
-        solution = self.solution
+        told = np.zeros(self.count)
+        of_each = (parts * np.log2(np.maximum(odds, TINY))).sum(axis=(0, 2))
+        np.maximum.at(told, commits, of_each)
+        # How much of a pair is news: a commit's offset is in all of its pairs.
         offsets = np.array([offset for _, offset in CURVES]) * self.margin
         ratio = float(solution.curves @ offsets**2) / float(solution.shapes @ SCALES) ** 2
         pairs = np.array([self.pairs_of(commit) for commit in range(self.count)])
-        share: Floats = 1.0 / ((1.0 + ratio * pairs) * (1.0 + ratio * (pairs + 1)))
-        return share
+        news: Floats = 1.0 / ((1.0 + ratio * pairs) * (1.0 + ratio * (pairs + 1)))
+        return told * news
 
-    def _likelihood(self, commit: int) -> Floats:
-        """Logs of the likelihood of a commit's pairs, [shapes, levels]."""
-        ratios = self._ratios[commit]
-        done, logs = self._weighed.get(commit, (0, np.zeros((SCALES.size, LEVELS))))
-        if done < len(ratios):
-            errors = np.asarray(ratios[done:])[:, None] - self._grid.levels
-            logs = np.log(densities(errors)).sum(axis=1) + logs
-            self._weighed[commit] = len(ratios), logs
-        return logs
-
-    def _fit_grid(self) -> None:
-        """Let the grid hold every commit that was measured often enough."""
-        middles = [float(np.median(r)) for r in self._ratios.values() if len(r) >= _FEW]
-        low, high = min([0.0, *middles]), max([0.0, *middles])
-        old = self._grid
-        if low < old.low or high > old.high:
-            ends = min(low, old.low), max(high, old.high)
-            self._grid = LevelGrid(*ends, self.margin, self._chance)
-            self._weighed = {}
-
-    def _solve(self) -> _Solution:
+    @cached_property
+    def solution(self) -> _Solution:
+        """The posterior of the pairs so far."""
         self._fit_grid()
         grid = self._grid
         nodes = sorted(self._ratios)
-        likelihoods = np.stack([with_wider_noise(self._likelihood(node)) for node in nodes])
+        likelihoods = np.stack([_with_wider_noise(self._likelihood(node)) for node in nodes])
         # Few shapes are probable at all: by the mean over levels.
         top = likelihoods.max(axis=-1, keepdims=True)
         means = top[..., 0] + np.log(np.exp(likelihoods - top).mean(axis=-1))
@@ -281,13 +266,32 @@ class LevelCurve:
         moves, stays = [], []
         for older, newer in zip([REFERENCE, *nodes[:-1]], nodes, strict=True):
             move, stay = grid.transitions(newer - older)
-            across = self._across.get((older, newer))
-            if across:
+            if across := self._across.get((older, newer)):
                 factor = self._factor(across, kept)
                 move, stay = move[:, None] * factor, stay[:, None] * factor
             moves.append(move)
             stays.append(stay)
         return self._passes([REFERENCE, *nodes], kept, emissions, moves, stays)
+
+    def _fit_grid(self) -> None:
+        """Let the grid hold every commit that was measured often enough."""
+        middles = [float(np.median(r)) for r in self._ratios.values() if len(r) >= _FEW]
+        low, high = min([0.0, *middles]), max([0.0, *middles])
+        old = self._grid
+        if low < old.low or high > old.high:
+            ends = min(low, old.low), max(high, old.high)
+            self._grid = _LevelGrid(*ends, self.margin, self._chance)
+            self._weighed = {}
+
+    def _likelihood(self, commit: int) -> Floats:
+        """Logs of the likelihood of a commit's pairs, [shapes, levels]."""
+        ratios = self._ratios[commit]
+        done, logs = self._weighed.get(commit, (0, np.zeros((SCALES.size, LEVELS))))
+        if done < len(ratios):
+            errors = np.asarray(ratios[done:])[:, None] - self._grid.levels
+            logs = np.log(densities(errors)).sum(axis=1) + logs
+            self._weighed[commit] = len(ratios), logs
+        return logs
 
     def _factor(self, ratios: Sequence[float], kept: Places) -> Floats:
         """Likelihoods of pairs of two commits next to each other, [curves, shapes, levels, levels].
@@ -299,7 +303,7 @@ class LevelCurve:
         logs = np.log(densities(errors, kept)).sum(axis=1)
         likelihoods = np.exp(logs - logs.max())
         blurred = {
-            offset: likelihoods @ blur(rises, math.sqrt(2.0) * offset * self.margin)
+            offset: likelihoods @ _blur(rises, math.sqrt(2.0) * offset * self.margin)
             for offset in OFFSETS
         }
         factors = np.stack([blurred[offset] for _, offset in CURVES])
@@ -314,12 +318,11 @@ class LevelCurve:
         moves: list[Floats],
         stays: list[Floats],
     ) -> _Solution:
-        grid = self._grid
-        forward = [np.repeat(grid.start[:, None], kept.size, axis=1)]
+        forward = [np.repeat(self._grid.start[:, None], kept.size, axis=1)]
         moved: list[Floats] = []
         log_evidence = np.log(self._prior)[:, None] + SHAPE_PRIOR[kept]
         for emission, move in zip(emissions, moves, strict=True):
-            moved.append(times(forward[-1], move))
+            moved.append(_times(forward[-1], move))
             ahead = moved[-1] * emission
             total = ahead.sum(axis=-1, keepdims=True) + TINY
             log_evidence = log_evidence + np.log(total[..., 0])
@@ -329,20 +332,18 @@ class LevelCurve:
         for emission, move in zip(emissions[::-1], moves[::-1], strict=True):
             seen = emission * behind
             seen = seen / (seen.max(axis=-1, keepdims=True) + TINY)
-            behind = times(seen, np.swapaxes(move, -1, -2))
+            behind = _times(seen, np.swapaxes(move, -1, -2))
             weighed.append(seen)
             backward.append(behind)
-        backward.reverse()
-        weighed.reverse()
         weights = np.exp(log_evidence - log_evidence.max())
         weights = weights / weights.sum()
-        left, here = np.stack(forward), np.stack(forward) * np.stack(backward)
+        left, here = np.stack(forward), np.stack(forward) * np.stack(backward[::-1])
         total = here.sum(axis=-1) + TINY
         levels = np.einsum("kcs,kcsl->kl", weights / total, here)
         share, whole, left = (weights / total)[:-1], here[:-1], left[:-1]
-        right = np.stack(weighed)
-        flat = left * all_times(right, [np.swapaxes(stay, -1, -2) for stay in stays])
-        reached = right * (np.stack(moved) - all_times(left, stays))
+        right = np.stack(weighed[::-1])
+        flat = left * _all_times(right, [np.swapaxes(stay, -1, -2) for stay in stays])
+        reached = right * (np.stack(moved) - _all_times(left, stays))
         flat, before, after = (
             np.maximum(0.0, np.einsum("kcs,kcsl->kl", share, part))
             for part in (flat, whole - flat, reached)
@@ -351,3 +352,91 @@ class LevelCurve:
         shapes[kept] = weights.sum(axis=0)
         jumps, curves = np.minimum(1.0, before.sum(axis=1)), weights.sum(axis=1)
         return _Solution(nodes, jumps, levels, flat, before, after, shapes, curves)
+
+
+class _LevelGrid:
+    """Levels that are weighed, evenly from `low` to `high` and beyond, and moves between them."""
+
+    def __init__(self, low: float, high: float, margin: float, chance: float) -> None:
+        beyond = 2.0 * margin + 0.35 * (high - low)
+        self.low, self.high = low - beyond / 2.0, high + beyond / 2.0
+        self.step = (high - low + 2.0 * beyond) / (LEVELS - 1)
+        # 0 is one of them.
+        zero = round((beyond - low) / self.step)
+        self.levels: Floats = np.arange(-zero, LEVELS - zero) * np.float64(self.step)
+        self._margin, self._chance = margin, chance
+        self._moves: dict[int, tuple[Floats, Floats]] = {}
+        apart = np.abs(self.levels[:, None] - self.levels)
+        far = apart >= _LEAST_JUMP * margin
+        self._jump = far / np.maximum(1, far.sum(axis=1, keepdims=True))
+        self.offsets = {offset: _blur(self.levels, offset * margin) for offset in OFFSETS}
+        # The ends are what the search is asked about: an offset of theirs is theirs to explain.
+        self.start = np.stack([self.offsets[OFFSETS[0]][zero]] * len(CURVES))
+
+    def transitions(self, commits: int) -> tuple[Floats, Floats]:
+        """Over so many commits, with and without jumps, [curves, levels, levels]."""
+        if commits not in self._moves:
+            none = (1.0 - self._chance) ** commits
+            one = commits * self._chance * (1.0 - self._chance) ** (commits - 1)
+            jumps = one * self._jump + max(0.0, 1.0 - none - one) / LEVELS
+            staying = {
+                creep: none * _blur(self.levels, creep * self._margin * math.sqrt(commits))
+                for creep in _CREEPS
+            }
+            stays = np.stack([staying[creep] for creep, _ in CURVES])
+            self._moves[commits] = stays + jumps, stays
+        return self._moves[commits]
+
+    def noise(self, shapes: Floats) -> Floats:
+        """Densities of what a pair shows, by level, [levels, figures]; they sum to 1."""
+        used = np.flatnonzero(shapes > 0.01 * shapes.max())
+        weights = shapes[used]
+        width = float(weights @ np.maximum(SCALES[used], DISTANCES[used])) / weights.sum()
+        low, high = self.levels[0] - 5.0 * width, self.levels[-1] + 5.0 * width
+        figures = np.linspace(low, high, 120)
+        density = np.tensordot(weights, densities(figures - self.levels[:, None], used), 1) + TINY
+        return np.asarray(density / density.sum(axis=1, keepdims=True))
+
+
+def densities(errors: Floats, shapes: Places = _ALL) -> Floats:
+    """Densities of errors under some shapes, [shapes, *errors.shape]."""
+
+    def t(scaled: Floats) -> Floats:
+        return np.asarray(_DENSITY_AT_0 / (1.0 + scaled**2 / _DEGREES_OF_FREEDOM) ** 2)
+
+    places = (slice(None), *(None for _ in range(errors.ndim)))
+    scales, distances, shares = (one[shapes][places] for one in (SCALES, DISTANCES, _SHARES))
+    density = (1.0 - 2.0 * shares) * t(errors[None] / scales) / scales
+    has_modes = _SHARES[shapes] > 0
+    sides = sum(
+        t((errors[None] + side * distances[has_modes]) / scales[has_modes]) for side in (-1.0, 1.0)
+    )
+    density[has_modes] += shares[has_modes] / scales[has_modes] * sides
+    return np.asarray(density, np.float64)
+
+
+def _with_wider_noise(logs: Floats) -> Floats:
+    """Logs of likelihoods of a commit's pairs, [shapes, levels], whose noise may be wider."""
+    wider = logs[_THREE_TIMES]
+    parts = zip(_WIDER, (logs, wider, wider[_THREE_TIMES]), strict=True)
+    return np.asarray(np.logaddexp.reduce([math.log(chance) + part for chance, part in parts]))
+
+
+def _blur(levels: Floats, sigma: float) -> Floats:
+    """Chances to get from one level to another by a normal error, [levels, levels]."""
+    step = levels[1] - levels[0]
+    apart = (levels[:, None] - levels) / max(sigma, 0.1 * step)
+    density = np.exp(-0.5 * apart**2)
+    return np.asarray(density / density.sum(axis=1, keepdims=True))
+
+
+def _times(densities: Floats, matrices: Floats) -> Floats:
+    """Row vectors times matrices of their curve, or of their curve and shape."""
+    if matrices.ndim == 3:
+        return np.asarray(densities @ matrices)
+    return np.asarray((densities[..., None, :] @ matrices)[..., 0, :])
+
+
+def _all_times(densities: Floats, matrices: Sequence[Floats]) -> Floats:
+    """The same for a stack of densities."""
+    return np.stack([_times(one, matrix) for one, matrix in zip(densities, matrices, strict=True)])

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from asv_bench.stats.level_curve import REFERENCE, Gap, LevelCurve
-from asv_bench.stats.level_grid import DISTANCES, WIDTHS, densities
+from asv_bench.stats.level_curve import DISTANCES, REFERENCE, WIDTHS, Gap, LevelCurve, densities
 
 MARGIN = math.log1p(0.01)
 
