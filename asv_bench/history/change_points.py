@@ -152,9 +152,11 @@ def _change(before: Sequence[Point], after: Sequence[Point], spread: Spread) -> 
     points = [*before, *after]
     levels = np.array([point.level for point in points])
     noise = spread.commit
-    step = step_between(levels / noise, _sessions(points), spread.session / noise, len(before))
-    shift, width = step.height * noise, _Z95 * step.sd * noise
-    earliest, latest = places_of(step.values, len(before))
+    height, sd, values = step_between(
+        levels / noise, _sessions(points), spread.session / noise, len(before)
+    )
+    shift, width = height * noise, _Z95 * sd * noise
+    earliest, latest = places_of(values, len(before))
     return Change(
         series=first.figure.series,
         machine=first.figure.machine,

@@ -17,9 +17,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.stats.sequential import root
-
 Floats: TypeAlias = npt.NDArray[np.float64]
+
+
 Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
 
 NORMAL_MAD = 1.4826
@@ -102,16 +102,9 @@ def smallest_p(pairs: int) -> float:
     return min(1.0, 2.0 ** (1 - pairs))
 
 
-def walsh_averages(values: Sequence[float] | Floats) -> Floats:
-    """The means of all pairs of values, each with itself too, ascending."""
-    array = np.asarray(values, np.float64)
-    rows, columns = np.triu_indices(array.shape[-1])
-    return np.sort((array[..., rows] + array[..., columns]) / 2, axis=-1)
-
-
 def hodges_lehmann(log_ratios: Sequence[float] | Floats) -> Floats:
     """The shift that Wilcoxon's test would find least significant: median of Walsh averages."""
-    return np.asarray(np.median(walsh_averages(log_ratios), axis=-1))
+    return np.asarray(np.median(_walsh_averages(log_ratios), axis=-1))
 
 
 def shift_interval(
@@ -125,12 +118,19 @@ def shift_interval(
     Gives low, high and the confidence; where so few pairs cannot have it, all of their range, with
     the confidence that this has.
     """
-    averages = walsh_averages(log_ratios)
+    averages = _walsh_averages(log_ratios)
     pairs = np.shape(log_ratios)[-1]
     excluded = _excluded(pairs, confidence)
     if excluded == 0:
         return averages[..., 0], averages[..., -1], 1 - smallest_p(pairs)
     return averages[..., excluded - 1], averages[..., -excluded], confidence
+
+
+def _walsh_averages(values: Sequence[float] | Floats) -> Floats:
+    """The means of all pairs of values, each with itself too, ascending."""
+    array = np.asarray(values, np.float64)
+    rows, columns = np.triu_indices(array.shape[-1])
+    return np.sort((array[..., rows] + array[..., columns]) / 2, axis=-1)
 
 
 @cache
@@ -179,35 +179,31 @@ class Share:
     confidence: float
 
 
-def share_of(whole: Floats, part: Floats, confidence: float) -> Share:
+def share_in_rounds(
+    whole: Mapping[float, float], part: Mapping[float, float], confidence: float
+) -> Share | None:
     """The ratio of two shifts, with its interval by inverting Wilcoxon's test.
 
     A ratio is in the interval if `ratio * whole - part` may well be centred at 0 (Fieller 1954,
     with ranks in place of means): the two need not be independent, nor the whole known exactly.
 
-    Both are differences of logarithms, [pairs]; the whole is shown to be positive.
+    Both are differences of logarithms, by when the life that both rest on began; the whole is shown
+    to be positive. None if they share none.
     """
-
-    def bound(ratio: float, end: int) -> float:
-        return float(shift_interval(ratio * whole - part, confidence)[end])
-
-    value = float(hodges_lehmann(part) / hodges_lehmann(whole))
-    # Shifts rise with the ratio, so the smallest ratio is where even the upper bound is 0.
-    low = _root(lambda ratio: bound(ratio, 1), value, -1.0)
-    high = _root(lambda ratio: bound(ratio, 0), value, 1.0)
-    reached = shift_interval(np.zeros(whole.shape[-1]), confidence)[2]
-    return Share(value, (min(low, value), max(high, value)), reached)
-
-
-def share_in_rounds(
-    whole: Mapping[float, float], part: Mapping[float, float], confidence: float
-) -> Share | None:
-    """The same of differences by when the life that both rest on began; None if they share none."""
     rounds = sorted(whole.keys() & part.keys())
     if not rounds:
         return None
-    first, second = (np.array([side[one] for one in rounds]) for side in (whole, part))
-    return share_of(first, second, confidence)
+    of_whole, of_part = (np.array([side[one] for one in rounds]) for side in (whole, part))
+
+    def bound(ratio: float, end: int) -> float:
+        return float(shift_interval(ratio * of_whole - of_part, confidence)[end])
+
+    value = float(hodges_lehmann(of_part) / hodges_lehmann(of_whole))
+    # Shifts rise with the ratio, so the smallest ratio is where even the upper bound is 0.
+    low = _root(lambda ratio: bound(ratio, 1), value, -1.0)
+    high = _root(lambda ratio: bound(ratio, 0), value, 1.0)
+    reached = shift_interval(np.zeros(len(rounds)), confidence)[2]
+    return Share(value, (min(low, value), max(high, value)), reached)
 
 
 def _root(function: Callable[[float], float], start: float, direction: float) -> float:
@@ -221,3 +217,14 @@ def _root(function: Callable[[float], float], start: float, direction: float) ->
             return root(function, min(start, end), max(start, end), 1e-6)
         step *= 2
     return math.copysign(math.inf, direction)
+
+
+def root(function: Callable[[float], float], low: float, high: float, precision: float) -> float:
+    """Where a function that rises is 0 between two points, found by halving what lies between."""
+    while high - low > precision:
+        middle = (low + high) / 2
+        if function(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

@@ -19,17 +19,15 @@ class Summary:
     p99: float | None
     max: float | None
 
-    def scaled(self, factor: float) -> Summary:
-        """The same distribution in another unit."""
-        values = (self.mean, self.p50, self.p95, self.p99, self.max)
-        return Summary(*(None if value is None else value * factor for value in values))
 
+def summarize(values: Sequence[float] | npt.NDArray[np.float64], factor: float = 1.0) -> Summary:
+    """Mean, percentiles (linear between neighbours) and maximum of the values that are not NaN.
 
-def summarize(values: Sequence[float] | npt.NDArray[np.float64]) -> Summary:
-    """Mean, percentiles (linear between neighbours) and maximum of the values that are not NaN."""
+    `factor` takes them to another unit.
+    """
     array = np.asarray(values, np.float64)
     array = array[~np.isnan(array)]
     if not array.size:
         return Summary(None, None, None, None, None)
-    p50, p95, p99 = (float(value) for value in np.percentile(array, (50, 95, 99)))
-    return Summary(float(array.mean()), p50, p95, p99, float(array.max()))
+    figures = (array.mean(), *np.percentile(array, (50, 95, 99)), array.max())
+    return Summary(*(float(figure) * factor for figure in figures))

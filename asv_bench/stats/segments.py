@@ -8,7 +8,7 @@ are of one session or sessions do not differ.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -45,12 +45,11 @@ def segment_ends(
     are independent; more where neighbours share theirs.
     """
     count = len(values)
-    costs = _Costs(values - np.mean(values), sessions, session_sd**2)
     best = np.full(count + 1, np.inf)
     best[0] = 0.0
     begin = np.zeros(count + 1, np.int64)
-    for end in range(1, count + 1):
-        of_last = costs.up_to(end)
+    costs = _costs_by_end(values - np.mean(values), sessions, session_sd**2)
+    for end, of_last in enumerate(costs, 1):
         if end >= least:
             totals = best[: end - least + 1] + of_last[: end - least + 1]
             begin[end] = int(np.argmin(totals))
@@ -114,62 +113,41 @@ def _high_enough(values: Floats, ends: list[int]) -> list[int]:
     return ends
 
 
-class _Costs:
-    """The costs of segments by where they begin, for one end after the other.
+def _costs_by_end(values: Floats, sessions: Labels, session_variance: float) -> Iterator[Floats]:
+    """[end] costs of the segments that end there, by where they begin; for one end after the other.
 
     Around the level of its segment, the mean of m values of a session has the variance
     `session_variance` + 1 / m.
     """
-
-    def __init__(self, values: Floats, sessions: Labels, session_variance: float) -> None:
-        size = len(values) + 1
-        self._values, self._sessions = values, sessions
-        self._variance = session_variance
-        # Up to each place: how many values there are of a session, their sum and that of squares.
-        kinds = range(int(sessions.max()) + 1)
-        powers = (np.ones_like(values), values, values**2)
-        self._sums = np.array(
-            [
-                [np.concatenate([[0.0], np.cumsum(power * (sessions == one))]) for power in powers]
-                for one in kinds
-            ]
-        )
-        self._errors, self._weights = np.zeros(size), np.zeros(size)
-        self._weighted = np.zeros(size)
-
-    def up_to(self, end: int) -> Floats:
-        """[end] costs of the segments that end at `end`; ends are asked for from 1 on, in order."""
-        session = self._sessions[end - 1]
-        sums = self._sums[session]
-        self._add(sums[:, end - 1 : end] - sums[:, :end], -1.0)
-        self._add(sums[:, end : end + 1] - sums[:, :end], 1.0)
-        return self._errors[:end] - self._weighted[:end] ** 2 / self._weights[:end]
-
-    def _add(self, sums: Floats, sign: float) -> None:
-        """Add, or take away, what a session contributes to segments by their begin."""
-        number, total, squares = sums
-        mean = np.divide(total, number, out=np.zeros_like(total), where=number > 0)
-        weight = number / (self._variance * number + 1.0)
-        place = slice(len(number))
-        self._errors[place] += sign * (squares - number * mean**2 + weight * mean**2)
-        self._weights[place] += sign * weight
-        self._weighted[place] += sign * weight * mean
+    # Up to each place: how many values there are of a session, their sum and that of squares.
+    powers = (np.ones_like(values), values, values**2)
+    sums = np.array(
+        [
+            [np.concatenate([[0.0], np.cumsum(power * (sessions == one))]) for power in powers]
+            for one in range(int(sessions.max()) + 1)
+        ]
+    )
+    errors, weights, weighted = np.zeros((3, len(values)))
+    for end, session in enumerate(sessions, 1):
+        # What the session contributed to segments by their begin is taken away, and added anew.
+        for until, sign in ((end - 1, -1.0), (end, 1.0)):
+            number, total, squares = sums[session][:, until : until + 1] - sums[session][:, :end]
+            mean = np.divide(total, number, out=np.zeros_like(total), where=number > 0)
+            weight = number / (session_variance * number + 1.0)
+            errors[:end] += sign * (squares - number * mean**2 + weight * mean**2)
+            weights[:end] += sign * weight
+            weighted[:end] += sign * weight * mean
+        yield errors[:end] - weighted[:end] ** 2 / weights[:end]
 
 
-@dataclass(frozen=True, slots=True)
-class StepEstimate:
-    """The step between two segments."""
-
-    height: float  # after minus before
-    sd: float  # by how much that may be off, as a standard deviation
-    # The values of both segments without what their sessions are thought to have added.
-    values: Floats
-
-
-def step_between(values: Floats, sessions: Labels, session_sd: float, before: int) -> StepEstimate:
+def step_between(
+    values: Floats, sessions: Labels, session_sd: float, before: int
+) -> tuple[float, float, Floats]:
     """The step after the first `before` of the values, by generalized least squares.
 
-    What a session adds is the same on both sides of the step.
+    What a session adds is the same on both sides of the step. Gives the height, after minus before,
+    by how much that may be off as a standard deviation, and the values without what their sessions
+    are thought to have added.
     """
     same = np.equal.outer(sessions, sessions) * session_sd**2
     of_sides = np.zeros((len(values), 2))
@@ -180,4 +158,4 @@ def step_between(values: Floats, sessions: Labels, session_sd: float, before: in
     levels = spread @ (of_sides.T @ solved[:, 2])
     errors = solved[:, 2] - solved[:, :2] @ levels
     variance = spread[0, 0] + spread[1, 1] - 2 * spread[0, 1]
-    return StepEstimate(float(levels[1] - levels[0]), math.sqrt(variance), values - same @ errors)
+    return float(levels[1] - levels[0]), math.sqrt(variance), values - same @ errors

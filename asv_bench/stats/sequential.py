@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+
+from asv_bench.stats.paired import Floats, root
 
 SPENDING_POWER = 2.0
 _GRID = 801
@@ -39,14 +40,16 @@ def look_levels(
 ) -> tuple[float, ...]:
     """The two-sided level of the test at each look, so that all together err with `alpha`."""
     levels: list[float] = []
-    spent = 0.0
-    paths = _Paths(np.zeros(1), np.ones(1), np.ones(1), time=0.0)
+    spent = before = 0.0
+    # Where Brownian paths are that crossed no bound so far, and how many of them.
+    positions, mass = np.zeros(1), np.ones(1)
     for look in looks:
         now = look / looks[-1]
-        bound = paths.bound_crossed_by(spending(now, alpha) - spent, now)
+        bound = _bound_crossed_by(spending(now, alpha) - spent, positions, mass, now - before)
         levels.append(math.erfc(bound / math.sqrt(2 * now)))
-        spent += paths.crossing(bound, now)
-        paths = paths.within(bound, now)
+        spent += _crossing(bound, positions, mass, now - before)
+        positions, mass = _within(bound, positions, mass, now - before)
+        before = now
     return tuple(levels)
 
 
@@ -58,54 +61,34 @@ def one_sided_look_levels(looks: tuple[int, ...], alpha: float) -> tuple[float, 
     return tuple(level / 2 for level in look_levels(looks, 2 * alpha))
 
 
-@dataclass(frozen=True, slots=True)
-class _Paths:
-    """Brownian paths that have crossed no bound so far: a density over their positions at `time`.
-
-    Sums over the grid times `weights` are integrals.
-    """
-
-    positions: npt.NDArray[np.float64]
-    density: npt.NDArray[np.float64]
-    weights: npt.NDArray[np.float64]
-    time: float
-
-    def crossing(self, bound: float, at: float) -> float:
-        """Probability of having crossed no bound so far and being beyond ±`bound` then."""
-        # Of the two bounds either is crossed as often: the paths are symmetric.
-        either = _erfc((bound - self.positions) / math.sqrt(2 * (at - self.time)))
-        return float(np.sum(self.weights * self.density * either))
-
-    def bound_crossed_by(self, probability: float, at: float) -> float:
-        """The bound that paths cross with this probability."""
-        return root(lambda bound: probability - self.crossing(bound, at), 0, _FAR, 1e-10)
-
-    def within(self, bound: float, at: float) -> _Paths:
-        """The paths that do not cross it, at that later time."""
-        step = np.sqrt(at - self.time)
-        grid = np.linspace(-bound, bound, _GRID)
-        moves = np.exp(-(((grid[:, None] - self.positions[None, :]) / step) ** 2) / 2)
-        moves /= step * math.sqrt(2 * math.pi)
-        simpson = np.full(_GRID, 2.0)
-        simpson[1::2] = 4.0
-        simpson[[0, -1]] = 1.0
-        weights = simpson * ((grid[1] - grid[0]) / 3)
-        return _Paths(grid, moves @ (self.weights * self.density), weights, at)
+def _crossing(bound: float, positions: Floats, mass: Floats, lapse: float) -> float:
+    """Probability of having crossed no bound so far and being beyond ±`bound` after a lapse."""
+    # Of the two bounds either is crossed as often: the paths are symmetric.
+    either = _erfc((bound - positions) / math.sqrt(2 * lapse))
+    return float(np.sum(mass * either))
 
 
-def root(function: Callable[[float], float], low: float, high: float, precision: float) -> float:
-    """Where a function that rises is 0 between two points, found by halving what lies between."""
-    while high - low > precision:
-        middle = (low + high) / 2
-        if function(middle) < 0:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+def _bound_crossed_by(probability: float, positions: Floats, mass: Floats, lapse: float) -> float:
+    """The bound that paths cross with this probability."""
+    return root(
+        lambda bound: probability - _crossing(bound, positions, mass, lapse), 0, _FAR, 1e-10
+    )
+
+
+def _within(bound: float, positions: Floats, mass: Floats, lapse: float) -> tuple[Floats, Floats]:
+    """The paths that are within the bound after a lapse, on a grid whose weights are Simpson's."""
+    step = math.sqrt(lapse)
+    grid = np.linspace(-bound, bound, _GRID)
+    moves = np.exp(-(((grid[:, None] - positions[None, :]) / step) ** 2) / 2)
+    moves /= step * math.sqrt(2 * math.pi)
+    simpson = np.full(_GRID, 2.0)
+    simpson[1::2] = 4.0
+    simpson[[0, -1]] = 1.0
+    return grid, simpson * ((grid[1] - grid[0]) / 3) * (moves @ mass)
 
 
 def holm(
-    p_values: npt.NDArray[np.float64],
+    p_values: Floats,
     level_for: Callable[[int], float],
     hypotheses: npt.NDArray[np.int64] | int,
 ) -> npt.NDArray[np.bool_]:

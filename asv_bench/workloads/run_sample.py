@@ -141,7 +141,7 @@ def latencies_ms(samples: Sequence[RunSample]) -> dict[str, Summary]:
     """TTFT, TPOT, ITL and latency over the requests of all runs (ITL over gaps), milliseconds."""
     return {
         f"{name}_ms": summarize(
-            np.concatenate([sample.of_requests(name) for sample in samples])
-        ).scaled(1e3)
+            np.concatenate([sample.of_requests(name) for sample in samples]), 1e3
+        )
         for name in get_args(Latency)
     }

@@ -11,10 +11,13 @@ from scipy.stats import binomtest, norm, rankdata, wilcoxon
 
 from asv_bench.stats.paired import (
     Alternative,
+    Share,
     hodges_lehmann,
     location_p,
     robust_sigma,
+    share_in_rounds,
     shift_interval,
+    undisturbed,
 )
 from asv_bench.stats.sequential import holm, look_levels, one_sided_look_levels
 
@@ -88,6 +91,41 @@ def test_of_a_few_pairs_the_shift_is_the_median_of_all_means_of_two_and_the_inte
     # Walsh averages of 1, 2, 9: 1, 1.5, 2, 5, 5.5, 9.
     assert hodges_lehmann([9.0, 1.0, 2.0]) == 3.5
     assert shift_interval([0.01, 0.02, 0.015], 0.95) == (0.01, 0.02, 0.75)
+
+
+def test_a_share_covers_the_truth_as_often_as_it_says_and_may_have_no_bound() -> None:
+    def share(whole: np.ndarray, part: np.ndarray) -> Share:
+        # Of a round that only one side has, there is nothing to say.
+        found = share_in_rounds({**dict(enumerate(whole)), 99: 9.0}, dict(enumerate(part)), 0.95)
+        assert found is not None
+        return found
+
+    noise = np.random.default_rng(5)
+    covered = 0
+    for _ in range(300):
+        # What both shifts have in common widens neither side of the ratio.
+        common = noise.normal(0, 0.02, 12)
+        whole = 0.2 + common + noise.normal(0, 0.01, 12)
+        one = share(whole, 0.1 + common / 2 + noise.normal(0, 0.01, 12))
+        low, high = one.interval
+        assert low <= one.value <= high
+        covered += low <= 0.5 <= high
+    assert 0.92 <= covered / 300 <= 0.99
+    whole, part = np.array([0.01, 0.02, -0.001, 0.005]), np.array([0.1, 0.0, 0.05, -0.04])
+    assert share(whole, part).interval[1] == float("inf")
+    assert share_in_rounds({1.0: 0.1}, {2.0: 0.1}, 0.95) is None
+
+
+def test_what_disturbs_windows_of_one_process_or_both_moves_nothing() -> None:
+    base, head = np.full(12, 2.0), np.full(12, 2.2)
+    base[[3, 7]] *= 5
+    head[0] *= 9
+    assert undisturbed(base, head) == pytest.approx((2.0, 2.2))
+    load = np.exp(np.random.default_rng(0).normal(0, 0.5, 40))
+    of_base, of_head = undisturbed(load, 1.02 * load)
+    assert of_head / of_base == pytest.approx(1.02)
+    # Windows that only one has are left out.
+    assert undisturbed([1.0, 1.0, 900.0], [3.0, 3.0]) == pytest.approx((1.0, 3.0))
 
 
 def test_an_outlier_does_not_move_the_robust_sigma() -> None:
