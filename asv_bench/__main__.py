@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from errno import EDQUOT, ENOSPC, EROFS
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from errno import EDQUOT, ENOSPC
 from signal import SIGINT
 
 try:
@@ -16,11 +16,11 @@ try:
     try:
         from rich.text import Text
 
-        from asv_bench.cli.commands import Sessions, app_for, command_of
+        from asv_bench.cli.commands import app_for, command_of
         from asv_bench.errors import BenchError, Interrupted, NothingMeasured, Refused
         from asv_bench.output.console import make_console
         from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
-        from asv_bench.process.checkout_lock import checkout_lock, other_session
+        from asv_bench.process.checkout_lock import checkout_lock
         from asv_bench.process.environment import measured_environment
         from asv_bench.session.exit_codes import ExitCode
     except ModuleNotFoundError as error:
@@ -33,8 +33,6 @@ except KeyboardInterrupt:
     print("interrupted: nothing was measured.", file=sys.stderr)
     sys.exit(128 + SIGINT)
 
-MEASURES_NOTHING = ("--help", "--render")
-
 
 def main() -> None:
     """Run the command line, and end with one of `ExitCode`; errors are printed as sentences."""
@@ -43,18 +41,15 @@ def main() -> None:
     try:
         with session_of(sys.argv[1:]):
             app_for(sys.argv[1:])()
-    except KeyboardInterrupt:
-        print("interrupted: nothing was measured.", file=sys.stderr)
-        sys.exit(ExitCode.INTERRUPTED)
-    except Interrupted as error:
-        make_console(stderr=True).print(f"interrupted: {error}")
+    except (KeyboardInterrupt, Interrupted) as error:
+        said = str(error) or "nothing was measured."
+        make_console(stderr=True).print(f"interrupted: {said}")
         sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:
         sentence = sentence_of(error)
         if sentence is None:
             raise
-        message = Text.assemble(("error: ", "red"), sentence)
-        make_console(stderr=True).print(message)
+        make_console(stderr=True).print(Text.assemble(("error: ", "red"), sentence))
         sys.exit(code_of(error))
 
 
@@ -81,39 +76,28 @@ def sentence_of(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, re.error):
         return f"{error.pattern!r} is no regular expression: {error}."
-    if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT, EROFS):
-        where = error.filename or "a file"
-        return f"{where} could not be written: {os.strerror(error.errno)}. Make room and try again."
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}."
+    # A full disk has no name.
+    if isinstance(error, OSError) and (error.filename or error.errno in (ENOSPC, EDQUOT)):
+        return f"{error.filename or 'a file'}: {error.strerror}."
     return missing_sentence(error)
 
 
-@contextmanager
-def session_of(arguments: Sequence[str]) -> Iterator[None]:
-    """Keep other sessions away while a command line measures, or say that there is one.
+def session_of(arguments: Sequence[str]) -> AbstractContextManager[None]:
+    """Keep other sessions away while a command line measures that must be alone.
 
-    Raises Refused if another session measures in this checkout, and the command would disturb it,
-    or the command works in a checkout of kvtrail only.
+    Raises Refused if another session measures in this checkout then, or the command works in a
+    checkout of kvtrail only.
     """
     command = command_of(arguments)
-    if command is None or set(MEASURES_NOTHING) & set(arguments):
-        yield
-        return
+    if command is None or {"--help", "--render"} & set(arguments):
+        return nullcontext()
     if not (IS_CHECKOUT or command.is_for_any):
         raise Refused(
             f"{command.name} works in a checkout of kvtrail, by `python -m asv_bench "
             f"{command.name}`. In a repository of your own, `kvtrail init` begins the file "
             f"that compare, bisect and history measure by."
         )
-    if command.sessions is Sessions.LOCK:
-        with checkout_lock(WORKPLACE):
-            yield
-        return
-    other = other_session(WORKPLACE) if command.sessions is Sessions.WARN else None
-    if other is not None:
-        make_console(stderr=True).print(f"warning: {other}", style="yellow")
-    yield
+    return checkout_lock(WORKPLACE) if command.is_alone else nullcontext()
 
 
 if __name__ == "__main__":

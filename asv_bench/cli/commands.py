@@ -1,4 +1,4 @@
-"""Every command: where it stands in the help, and how it gets along with other sessions."""
+"""Every command: where it stands in the help, and whether it keeps other sessions away."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -60,17 +59,6 @@ EXAMPLES = {
 """What follows `kvtrail`, by the command's name. Behind a # stands what it does."""
 
 
-class Sessions(Enum):
-    """What a command does about other sessions that measure in the same checkout."""
-
-    OWN = auto()
-    """It measures nothing, or locks the checkout itself when it begins to measure."""
-    LOCK = auto()
-    """It measures and writes to reports/ from beginning to end: there must be no other session."""
-    WARN = auto()
-    """It measures and writes nothing of another session's: it says that there is one."""
-
-
 _MORE_OR_LESS = ("--quiet", "-q", "--verbose", "-v")
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 _Verbose = Annotated[
@@ -109,7 +97,7 @@ class Command:
     name: str
     place: str  # the module below asv_bench, and the function behind a colon
     panel: str
-    sessions: Sessions = Sessions.OWN
+    is_alone: bool = False  # whether it locks the checkout all the time, to write to reports/
     is_for_any: bool = False  # whether it works outside a checkout of kvtrail
     is_group: bool = False
 
@@ -149,17 +137,17 @@ COMMANDS = (
     Command("changes", "cli.changes:changes", RESULTS, is_for_any=True),
     Command("bench", "cli.bench:bench", RESULTS),
     Command("report", "cli.report:report", RESULTS, is_for_any=True),
-    Command("run", "cli.run:workloads", ENGINE, Sessions.WARN, is_for_any=True, is_group=True),
-    Command("scheduler", "cli.run:scheduler", ENGINE, Sessions.WARN, is_for_any=True),
-    Command("streaming", "cli.run:streaming", ENGINE, Sessions.WARN, is_for_any=True),
-    Command("headline", "cli.headline:headline", ENGINE, Sessions.LOCK),
-    Command("peers", "cli.peers:peers", ENGINE, Sessions.WARN),
-    Command("profile", "cli.profile:run", ENGINE, Sessions.WARN),
+    Command("run", "cli.run:workloads", ENGINE, is_for_any=True, is_group=True),
+    Command("scheduler", "cli.run:scheduler", ENGINE, is_for_any=True),
+    Command("streaming", "cli.run:streaming", ENGINE, is_for_any=True),
+    Command("headline", "cli.headline:headline", ENGINE, is_alone=True),
+    Command("peers", "cli.peers:peers", ENGINE),
+    Command("profile", "cli.profile:run", ENGINE),
 )
 """In the order of the help: users' commands first."""
 LAB_COMMANDS = (
-    Command("roofline", "cli.roofline:run", LAB, Sessions.LOCK),
-    Command("ladder", "studies.ladder.command:run", LAB, Sessions.LOCK),
+    Command("roofline", "cli.roofline:run", LAB, is_alone=True),
+    Command("ladder", "studies.ladder.command:run", LAB, is_alone=True),
 )
 """`lab VERB`; VERB alone is a hidden alias."""
 _BY_NAME = {command.name: command for command in (*COMMANDS, *LAB_COMMANDS)}

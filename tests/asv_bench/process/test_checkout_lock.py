@@ -14,7 +14,7 @@ import pytest
 from asv_bench import __main__ as main
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY
-from asv_bench.process.checkout_lock import LOCK_VARIABLE, checkout_lock, other_session
+from asv_bench.process.checkout_lock import LOCK_VARIABLE, checkout_lock
 
 HOLDING = """
 import subprocess, sys
@@ -50,32 +50,22 @@ def holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     process.communicate()
 
 
-def test_a_second_session_is_told_who_holds_it_since_when(holder, tmp_path: Path) -> None:
+def test_a_second_session_is_told_who_holds_it_and_one_elsewhere_is_warned(
+    holder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(Refused) as refused, checkout_lock(tmp_path):
         pass
     # As it was typed, but for what is secret.
     who = rf"`kvtrail .* --api-key \*\*\*` \(process {holder.pid}, since .*\)"
-    said = rf"{who} is measuring on this machine\. "
-    assert re.match(said, str(refused.value))
-    assert other_session(tmp_path) == str(refused.value)
-
-
-def test_a_session_in_another_checkout_is_a_warning(
-    holder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    assert re.match(rf"{who} is measuring on .*\. Two at once", str(refused.value))
     with checkout_lock(tmp_path / "another checkout"):
         assert f"(process {holder.pid}, since " in capsys.readouterr().err
-    holder.communicate("go on\n")
-    with checkout_lock(tmp_path / "another checkout"), checkout_lock(tmp_path / "a third"):
-        assert capsys.readouterr().err == ""
-        assert f"(process {os.getpid()}, " in (tmp_path / "a third" / ".asv" / "lock").read_text()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_the_lock_goes_with_its_holder(holder, tmp_path: Path, how: signal.Signals) -> None:
     holder.send_signal(how)
     holder.wait()
-    assert other_session(tmp_path) is None
     with checkout_lock(tmp_path):
         assert f"(process {os.getpid()}, " in (tmp_path / ".asv" / "lock").read_text()
     assert LOCK_VARIABLE not in os.environ
@@ -85,8 +75,7 @@ def test_what_a_session_starts_belongs_to_it(holder, tmp_path: Path) -> None:
     said, _ = holder.communicate("go on\n")
     assert (said, holder.returncode) == ("within\n", 0)
     with checkout_lock(tmp_path), checkout_lock(tmp_path):
-        assert other_session(tmp_path) is None
-    assert other_session(tmp_path) is None
+        pass
 
 
 def test_a_checkout_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -96,8 +85,8 @@ def test_a_checkout_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_commands_of_a_held_checkout_are_refused_or_warned(
-    holder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_commands_that_must_be_alone_are_refused_in_a_held_checkout(
+    holder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(main, "WORKPLACE", tmp_path)
     for command in (["lab", "ladder"], ["ladder"], ["run", "headline"], ["-q", "lab", "roofline"]):
@@ -105,9 +94,6 @@ def test_commands_of_a_held_checkout_are_refused_or_warned(
             pass
         with main.session_of([*command, "--help"]):
             pass
-    for command in (["run", "scheduler"], ["-v", "streaming"], ["profile"]):
-        with main.session_of(command):
-            assert f"process {holder.pid}" in capsys.readouterr().err
-    for command in ("report", "changes", "bench", "", "lab"):
+    for command in ("run", "profile", "report", "changes", "bench", "", "lab"):
         with main.session_of([command]):
-            assert capsys.readouterr().err == ""
+            pass
