@@ -22,7 +22,7 @@ from typing import IO
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.command_line import PythonCommand
 from asv_bench.measure.launcher import END, KILL, descendants
-from asv_bench.process.run_apart import last_words, start_group
+from asv_bench.process.run_apart import last_words
 
 _FORK_SERVER = Path(__file__).with_name("forkserver.py")
 _OF_ONE_LIFE = ("KVTRAIL_TREE", "KVTRAIL_OUT")
@@ -134,13 +134,16 @@ class Started:
 
     def _launched(self, job: Job, pipes: tuple[int, int]) -> subprocess.Popen[bytes]:
         with _on_cores(job.cores):
-            return start_group(
+            return subprocess.Popen(
                 [*_LAUNCHER, *map(str, pipes), *job.arguments],
                 cwd=job.folder,
                 env=job.variables,
+                stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=subprocess.STDOUT,
                 pass_fds=(*pipes, *job.inherited),
+                # Ctrl-C at the terminal does not reach it.
+                start_new_session=True,
             )
 
     def wait(self) -> int:

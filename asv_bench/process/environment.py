@@ -17,20 +17,15 @@ from asv_bench.errors import Refused
 
 ENVIRONMENT_TYPE = "host"
 """The name of the environment in asv.conf.json and in the names of result files."""
-
 MEASURED_PACKAGES = ("engine", "kernels")
 """What an environment holds of a commit: the packages of the wheel and nothing else of it, so that
 no benchmark can pick up the ruler of the commit instead of today's."""
-
 COMMIT_MARKER = "COMMIT"
 """A file beside the measured packages that names their commit; the identity guard reads it."""
-
 TRIAL_VARIABLE = "KVTRAIL_TRIAL"
 """Set for the first life of a variant, which shows what it can give; its figures are not kept."""
-
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 """Read by torch when it is imported, and never again."""
-
 _USERS_OWN = os.environ.get(THREADS_VARIABLE)
 """Before this process sets it for what it measures itself."""
 
@@ -47,12 +42,8 @@ def measured_environment(environment: Mapping[str, str] | None = None) -> dict[s
 
 def users_environment() -> dict[str, str]:
     """The variables as the user has them, for commands whose threads are not ours to number."""
-    variables = dict(os.environ)
-    if not _USERS_OWN:
-        variables.pop(THREADS_VARIABLE, None)
-    else:
-        variables[THREADS_VARIABLE] = _USERS_OWN
-    return variables
+    others = {name: value for name, value in os.environ.items() if name != THREADS_VARIABLE}
+    return others | ({THREADS_VARIABLE: _USERS_OWN} if _USERS_OWN else {})
 
 
 def measured_threads() -> int:
@@ -77,10 +68,7 @@ def threads_text(threads: int) -> str:
 
 
 def search_path(paths: Sequence[str]) -> str:
-    """The paths as PYTHONPATH takes them.
-
-    Raises Refused if one of them holds the separator, which nothing in that variable can express.
-    """
+    """The paths as PYTHONPATH takes them; Refused if one holds the separator of its entries."""
     for path in paths:
         if os.pathsep in path:
             raise Refused(
@@ -98,16 +86,12 @@ def borrowed_paths() -> list[str]:
     Checkouts of this project are left out: a measured process must not find any engine but that of
     its commit.
     """
-    library = {
-        os.path.realpath(path)
-        for name in ("stdlib", "platstdlib")
-        if (path := sysconfig.get_path(name))
-    }
-    library |= {os.path.join(path, "lib-dynload") for path in set(library)}
-    borrowed = []
-    for entry in sys.path:
-        path = os.path.abspath(entry)
-        is_checkout = os.path.isfile(os.path.join(path, "asv_bench", "__main__.py"))
-        if os.path.isdir(path) and os.path.realpath(path) not in library and not is_checkout:
-            borrowed.append(path)
-    return borrowed
+    standard = [os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
+    library = {*standard, *(os.path.join(path, "lib-dynload") for path in standard)}
+    return [
+        path
+        for path in map(os.path.abspath, sys.path)
+        if os.path.isdir(path)
+        and os.path.realpath(path) not in library
+        and not os.path.isfile(os.path.join(path, "asv_bench", "__main__.py"))
+    ]

@@ -7,8 +7,6 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
-from typing import IO, Any
 
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.redaction import without_known_secrets
@@ -22,35 +20,24 @@ def run_apart(
 
     It gets the threads of any measured process. Ctrl-C here ends it and all that it started.
     """
-    process = start_group(
+    process = subprocess.Popen(
         command,
         cwd=REPOSITORY,
         env={**measured_environment(), **(variables or {})},
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        errors="replace",
+        start_new_session=True,
     )
     try:
-        said, complained = (text.decode(errors="replace") for text in process.communicate())
+        said, complained = process.communicate()
     finally:
         # With those that it started, such as compilers.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return subprocess.CompletedProcess(list(command), process.returncode, said, complained)
-
-
-def start_group(
-    command: Sequence[str], *, stdout: int | IO[bytes], stderr: int, **options: Any
-) -> subprocess.Popen[bytes]:
-    """Start a process that Ctrl-C at the terminal does not reach."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-        **options,
-    )
 
 
 def last_words(text: str, lines: int = 8) -> str:
@@ -62,11 +49,7 @@ def last_words(text: str, lines: int = 8) -> str:
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
     """Turn SIGTERM, which a job's scheduler sends, into the KeyboardInterrupt of Ctrl-C."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
