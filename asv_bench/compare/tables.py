@@ -21,7 +21,7 @@ from asv_bench.output.table import (
     percent,
     percentage,
 )
-from asv_bench.process.gpu_watch import throttling
+from asv_bench.process.gpu import throttling
 from asv_bench.stats.paired import hodges_lehmann, location_p, smallest_p
 
 STYLES = {

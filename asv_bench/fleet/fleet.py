@@ -22,7 +22,7 @@ from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Readi
 from asv_bench.measure.software import Software, differences
 from asv_bench.output.progress import doing
 from asv_bench.output.record import Record
-from asv_bench.process.gpu_watch import throttling
+from asv_bench.process.gpu import throttling
 from asv_bench.process.machine import MachineFacts
 from asv_bench.subjects.declared import DeclaredSubject
 

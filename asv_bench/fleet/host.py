@@ -24,8 +24,7 @@ from asv_bench.measure.processes import Processes
 from asv_bench.measure.software import Software
 from asv_bench.measure.trees import Trees
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
-from asv_bench.process.machine import MachineFacts, machine_facts
-from asv_bench.process.surroundings import look_around
+from asv_bench.process.machine import MachineFacts, look_around, machine_facts
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.pinned import Pinned

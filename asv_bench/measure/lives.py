@@ -30,7 +30,7 @@ from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import in_turns
 from asv_bench.output.progress import doing
 from asv_bench.process.environment import TRIAL_VARIABLE, measured_threads
-from asv_bench.process.gpu_watch import GpuWatch
+from asv_bench.process.gpu import GpuWatch
 from asv_bench.stats.paired import undisturbed
 from asv_bench.subjects.subject import Work
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from asv_bench.measure.samples import Pair, Reading, Round
-from asv_bench.process.gpu_watch import why_discarded
+from asv_bench.process.gpu import why_discarded
 from asv_bench.subjects.subject import Metric
 
 Contrast = tuple[tuple[int, ...], tuple[int, ...]]

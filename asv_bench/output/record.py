@@ -22,8 +22,7 @@ from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.environment import measured_threads, threads_text
 from asv_bench.process.gpu import GpuState, gpu_state
-from asv_bench.process.machine import MachineFacts, machine_facts
-from asv_bench.process.surroundings import Surroundings, look_around
+from asv_bench.process.machine import MachineFacts, Surroundings, look_around, machine_facts
 
 SCHEMA = 1
 REPOSITORY = Path(__file__).resolve().parents[2]

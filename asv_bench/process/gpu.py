@@ -1,15 +1,22 @@
-"""What NVML says of GPUs: which are visible to CUDA, their facts, their state, other users."""
+"""What NVML says of GPUs: which are visible to CUDA, their facts, their state, other users.
+
+Pairs that a GPU's host spoils are discarded by it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
 from asv_bench.errors import Refused
+from asv_bench.measure.samples import GpuConditions
 
 # Bits of NVML's clock event mask, lowest first.
 CLOCK_EVENTS = (
@@ -22,6 +29,13 @@ NO_GPU = ("cpu", "host")
 """Names of devices that are none: a measured CPU, and a command that may use what there is."""
 # An idle GPU and clocks that somebody set on purpose are states, not throttling.
 NOT_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting"})
+THROTTLING = frozenset(
+    {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+)
+"""What holds a GPU below its usual clock. The power cap does not: under load it is normal."""
+FROM_OUTSIDE = frozenset({"hw_power_brake_slowdown"})
+"""Of these, what the host's power supply asks for, whatever runs."""
+POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +49,9 @@ class GpuState:
     power_w: float | None
     memory_used_bytes: int | None = None
 
-    @property
-    def throttled(self) -> bool:
-        """Whether something is holding the clocks below what was asked for."""
-        return any(event not in NOT_THROTTLING for event in self.clock_events)
-
     def to_json(self) -> dict[str, Any]:
-        """The state as JSON-ready values, with the throttling verdict beside the flags."""
-        return {**asdict(self), "throttled": self.throttled}
+        """The state as JSON-ready values, and whether something holds the clocks down."""
+        return {**asdict(self), "throttled": not NOT_THROTTLING.issuperset(self.clock_events)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +70,29 @@ class _Gpu:
     """One GPU while NVML is open; `device` is its number or UUID, as CUDA's variable has it."""
 
     def __init__(self, nvml: ModuleType, device: str) -> None:
-        self._nvml, self.device = nvml, device
+        self.nvml, self.device = nvml, device
         is_number = device.isdigit()
         find = nvml.nvmlDeviceGetHandleByIndex if is_number else nvml.nvmlDeviceGetHandleByUUID
         self._handle: Any = find(int(device) if is_number else device)
 
     def ask(self, what: str, *arguments: Any) -> Any:
         """What NVML says of this GPU; None if the driver does not offer it."""
-        call = getattr(self._nvml, f"nvmlDeviceGet{what}", None)
+        call = getattr(self.nvml, f"nvmlDeviceGet{what}", None)
         try:
             return None if call is None else call(self._handle, *arguments)
-        except self._nvml.NVMLError:
+        except self.nvml.NVMLError:
             return None
 
     def state(self) -> GpuState:
         mask = self.ask("CurrentClocksEventReasons") or self.ask("CurrentClocksThrottleReasons")
         memory = self.ask("MemoryInfo")
         return GpuState(
-            sm_clock_mhz=self.ask("ClockInfo", self._nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self.ask("ClockInfo", self._nvml.NVML_CLOCK_MEM),
-            clock_events=clock_events(int(mask or 0)),
-            temperature_c=self.ask("Temperature", self._nvml.NVML_TEMPERATURE_GPU),
-            power_w=_watts(self.ask("PowerUsage")),
-            memory_used_bytes=None if memory is None else int(memory.used),
+            self.ask("ClockInfo", self.nvml.NVML_CLOCK_SM),
+            self.ask("ClockInfo", self.nvml.NVML_CLOCK_MEM),
+            tuple(name for bit, name in enumerate(CLOCK_EVENTS) if int(mask or 0) >> bit & 1),
+            self.ask("Temperature", self.nvml.NVML_TEMPERATURE_GPU),
+            _watts(self.ask("PowerUsage")),
+            None if memory is None else int(memory.used),
         )
 
     def use(self) -> GpuUse:
@@ -93,23 +102,24 @@ class _Gpu:
         others = tuple(sorted(running - {os.getpid()}))
         return GpuUse(self.device, others, None if rates is None else int(rates.gpu))
 
-    def facts(self) -> dict[str, Any]:
-        memory = self.ask("MemoryInfo")
-        return {
-            "gpu": self.ask("Name"),
-            "gpu_memory_gib": None if memory is None else round(memory.total / 2**30, 1),
-            "driver": self._nvml.nvmlSystemGetDriverVersion(),
-            "sm_clock_max_mhz": self.ask("MaxClockInfo", self._nvml.NVML_CLOCK_SM),
-            "memory_clock_max_mhz": self.ask("MaxClockInfo", self._nvml.NVML_CLOCK_MEM),
-            "power_limit_w": _watts(self.ask("EnforcedPowerLimit")),
-            "state": self.state(),
-        }
-
 
 def gpu_facts() -> dict[str, Any]:
     """Fields of `MachineFacts`: the number of visible GPUs, and the facts of the first."""
     with _visible() as gpus:
-        return {**(gpus[0].facts() if gpus else {}), "gpu_count": len(gpus)}
+        if not gpus:
+            return {"gpu_count": 0}
+        first, nvml = gpus[0], gpus[0].nvml
+        memory = first.ask("MemoryInfo")
+        return {
+            "gpu": first.ask("Name"),
+            "gpu_count": len(gpus),
+            "gpu_memory_gib": None if memory is None else round(memory.total / 2**30, 1),
+            "driver": nvml.nvmlSystemGetDriverVersion(),
+            "sm_clock_max_mhz": first.ask("MaxClockInfo", nvml.NVML_CLOCK_SM),
+            "memory_clock_max_mhz": first.ask("MaxClockInfo", nvml.NVML_CLOCK_MEM),
+            "power_limit_w": _watts(first.ask("EnforcedPowerLimit")),
+            "state": first.state(),
+        }
 
 
 def gpu_state() -> GpuState | None:
@@ -148,76 +158,120 @@ def chosen_gpus(devices: str | None) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-@contextmanager
-def gpu_reader(device: str) -> Iterator[Callable[[], GpuState]]:
-    """A function that reads the state of one GPU, named by UUID or index, again and again.
-
-    Raises Refused if NVML cannot be asked here.
-    """
-    with _nvml() as nvml:
-        if nvml is None:
-            raise Refused(f"the clocks of GPU {device} cannot be read: there is no NVML here.")
-        yield _Gpu(nvml, device).state
-
-
 def gpu_use(devices: Sequence[str] | None = None) -> list[GpuUse]:
     """What other processes do on GPUs, as far as the driver tells.
 
     `devices` are GPUs by UUID, number or torch's name ("cuda:1" is among those that CUDA may see);
     others are left out. None: the first visible one.
     """
-    with _nvml() as nvml:
-        visible = _visible_devices(nvml)
-        found: list[str] = []
-        wanted = ["cuda"] if devices is None else devices
-        for device in (one for several in wanted for one in several.split(",")):
+    used: list[GpuUse] = []
+    with _visible() as gpus:
+        wanted = ["cuda"] if devices is None or not gpus else devices
+        for device in ",".join(wanted).split(","):
             kind, _, number = device.partition(":")
             if kind == "cuda":
-                place = int(number) if number.isdigit() else 0
-                found += visible[place : place + 1]
-            elif kind not in NO_GPU and visible:
-                found.append(device)
-        return [] if nvml is None else [_Gpu(nvml, device).use() for device in found]
+                place = int(number or 0)
+                used += [gpu.use() for gpu in gpus[place : place + 1]]
+            elif device and kind not in NO_GPU:
+                used.append(_Gpu(gpus[0].nvml, device).use())
+    return used
 
 
-def clock_events(mask: int) -> tuple[str, ...]:
-    """Names of the set bits in NVML's clock event mask."""
-    return tuple(name for bit, name in enumerate(CLOCK_EVENTS) if mask >> bit & 1)
+class GpuWatch:
+    """Reads the state of a GPU, by UUID or index, in a thread of its own until it is left."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._readings: list[tuple[float, GpuState]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> GpuWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        with _visible() as gpus:
+            watched = [_Gpu(gpus[0].nvml, self._device)] if gpus else []
+            while watched and not self._over.is_set():
+                self._readings += [(time.monotonic(), gpu.state()) for gpu in watched]
+                self._over.wait(POLL_SECONDS)
+
+    def conditions(self, begun: float, ended: float) -> GpuConditions | None:
+        """What was read between two moments of `time.monotonic`; None where nothing was.
+
+        Idle moments count only if there are no others.
+        """
+        states = [state for at, state in self._readings if begun <= at <= ended]
+        working = [state for state in states if "gpu_idle" not in state.clock_events] or states
+        clocks = [state.sm_clock_mhz for state in working if state.sm_clock_mhz is not None]
+        if not clocks:
+            return None
+        temperatures = [state.temperature_c for state in working if state.temperature_c is not None]
+        return GpuConditions(
+            sm_clock_mhz=float(statistics.median(clocks)),
+            sm_clock_lowest_mhz=float(min(clocks)),
+            sm_clock_highest_mhz=float(max(clocks)),
+            clock_events=tuple(sorted({one for state in working for one in state.clock_events})),
+            temperature_c=max(temperatures, default=None),
+            readings=len(clocks),
+        )
+
+    def peak_memory_bytes(self) -> int | None:
+        """What the GPU's processes held at most, less what they held at first; None unread."""
+        used = [state.memory_used_bytes for _, state in self._readings]
+        known = [one for one in used if one is not None]
+        return max(known) - known[0] if known and max(known) > known[0] else None
+
+
+def why_discarded(base: GpuConditions | None, head: GpuConditions | None) -> str | None:
+    """Why a pair measured under these conditions must be discarded; None if it need not.
+
+    Discards may depend on the machine, never on the commit: one that draws more power may lower the
+    clock or heat the GPU until it is throttled, and pairs without that would hide it. So a pair is
+    discarded where the power supply held the GPU back, and where the GPU was throttled during both
+    processes. All else is kept, and said beside the verdict where it differs between the commits.
+    """
+    first, second = throttling(base), throttling(head)
+    outside = (first | second) & FROM_OUTSIDE
+    if outside:
+        return f"The host held the GPU back during the pair ({', '.join(sorted(outside))})."
+    if first and second:
+        return f"The GPU was throttled during both processes ({', '.join(sorted(first | second))})."
+    return None
+
+
+def throttling(conditions: GpuConditions | None) -> frozenset[str]:
+    """What throttled the GPU meanwhile."""
+    return THROTTLING.intersection(conditions.clock_events if conditions else ())
 
 
 @contextmanager
-def _nvml() -> Iterator[ModuleType | None]:
-    """NVML, or None where there is none; it is shut down on leaving."""
+def _visible() -> Iterator[list[_Gpu]]:
+    """The GPUs that CUDA may see; none where there is no NVML, which is shut down on leaving."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        yield None
+        yield []
         return
     try:
-        yield pynvml
+        count = pynvml.nvmlDeviceGetCount()
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
+        visible: list[_Gpu] = []
+        for entry in map(str.strip, chosen.split(",") if count else []):
+            # CUDA ignores everything from the first entry that names no device.
+            if not entry or (entry.lstrip("-").isdigit() and not 0 <= int(entry) < count):
+                break
+            visible.append(_Gpu(pynvml, entry))
+        yield visible
     finally:
         pynvml.nvmlShutdown()
-
-
-@contextmanager
-def _visible() -> Iterator[list[_Gpu]]:
-    """The GPUs that CUDA may see; none where there is no NVML."""
-    with _nvml() as nvml:
-        yield [] if nvml is None else [_Gpu(nvml, device) for device in _visible_devices(nvml)]
-
-
-def _visible_devices(nvml: ModuleType | None) -> list[str]:
-    count = 0 if nvml is None else nvml.nvmlDeviceGetCount()
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count))))
-    visible: list[str] = []
-    for entry in map(str.strip, chosen.split(",") if count else []):
-        # CUDA ignores everything from the first entry that names no device.
-        if not entry or (entry.lstrip("-").isdigit() and not 0 <= int(entry) < count):
-            break
-        visible.append(entry)
-    return visible
 
 
 def _watts(milliwatts: int | None) -> float | None:

@@ -1,4 +1,4 @@
-"""What machine a figure was measured on.
+"""What machine a figure was measured on, and what else it does.
 
 Every figure is stored beside these facts. Versions are read from package metadata, so
 asking for them does not import torch.
@@ -10,6 +10,9 @@ import os
 import platform
 import re
 import runpy
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import metadata, util
@@ -17,10 +20,24 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import Refused
-from asv_bench.process.gpu import GpuState, gpu_facts, visible_gpus
+from asv_bench.process.gpu import GpuState, GpuUse, gpu_facts, gpu_use, visible_gpus
 
 MACHINE_VARIABLE = "KVTRAIL_MACHINE"
 OWN_PREFIX = "own-"
+REFERENCE_MACHINES = {"h200": ("NVIDIA H200", 16), "cpu-2core": (None, 2)}
+"""Machines whose results git keeps: their only GPU, which torch can use, and their cores."""
+_BY_HARDWARE = "h200"
+"""Is recognised by its hardware alone. Others are common enough to be somebody's own, so they are
+recognised only where `KVTRAIL_MACHINE` names them too."""
+MOMENT_SECONDS = 0.2
+"""How long the CPU is watched."""
+BUSY_CORES = 0.25
+BUSY_SHARE = 0.05
+"""Others' work on the CPU is worth a word where it is above both: so many cores, and of all cores
+such a share."""
+BUSY_GPU = 5
+"""Per cent of the time that a GPU works before anything of ours does."""
+STEADY_GOVERNOR = "performance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,38 +71,8 @@ class MachineFacts:
 
     def to_json(self) -> dict[str, Any]:
         """The facts as JSON-ready values."""
-        return {
-            **asdict(self),
-            "reference": self.is_reference,
-            "state": None if self.state is None else self.state.to_json(),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ReferenceMachine:
-    """A machine whose results git keeps.
-
-    `automatic` machines are recognised by their hardware alone. The others are common enough
-    to be somebody's own, so they are recognised only where `KVTRAIL_MACHINE` names them too.
-    """
-
-    description: str
-    gpu: str | None  # the only one, with a CUDA build of torch
-    cores: int
-    automatic: bool
-
-    def matches(self, facts: MachineFacts) -> bool:
-        """Whether a machine is this one."""
-        is_usable = self.gpu is None or (facts.gpu_count == 1 and facts.cuda is not None)
-        return (facts.gpu, facts.cores) == (self.gpu, self.cores) and is_usable
-
-
-REFERENCE_MACHINES = {
-    "h200": ReferenceMachine(
-        "one NVIDIA H200, 16 cores, a CUDA build of torch", "NVIDIA H200", 16, automatic=True
-    ),
-    "cpu-2core": ReferenceMachine("2 cores, no GPU", None, 2, automatic=False),
-}
+        state = None if self.state is None else self.state.to_json()
+        return {**asdict(self), "reference": self.is_reference, "state": state}
 
 
 def machine_facts() -> MachineFacts:
@@ -116,20 +103,19 @@ def machine_name(facts: MachineFacts, wanted: str | None = None) -> str:
 
     The slug is of the hardware, or of what the user has `wanted`.
     """
-    reference = REFERENCE_MACHINES.get(wanted or "")
-    if wanted and reference is not None and not reference.matches(facts):
+    name = wanted or _BY_HARDWARE
+    is_usable = facts.gpu is None or (facts.gpu_count == 1 and facts.cuda is not None)
+    if REFERENCE_MACHINES.get(name) == (facts.gpu, facts.cores) and is_usable:
+        return name
+    if not wanted:
+        return OWN_PREFIX + _slug(f"{facts.gpu or facts.cpu}-{facts.cores}-cores")
+    if wanted in REFERENCE_MACHINES:
         raise Refused(
-            f"{MACHINE_VARIABLE}={wanted} names a reference machine ({reference.description}), "
-            f"which this one is not ({facts.gpu or 'no GPU'}, {facts.cores} cores); "
-            f"unset it or choose a name of your own."
+            f"{MACHINE_VARIABLE}={wanted} names a reference machine, which this one is not "
+            f"({facts.gpu or 'no GPU'}, {facts.cores} cores); unset it or choose a name of your "
+            f"own."
         )
-    if wanted:
-        is_whole = reference is not None or wanted.startswith(OWN_PREFIX)
-        return wanted if is_whole else OWN_PREFIX + _slug(wanted)
-    for name, reference in REFERENCE_MACHINES.items():
-        if reference.automatic and reference.matches(facts):
-            return name
-    return OWN_PREFIX + _slug(f"{facts.gpu or facts.cpu}-{facts.cores}-cores")
+    return wanted if wanted.startswith(OWN_PREFIX) else OWN_PREFIX + _slug(wanted)
 
 
 def has_cuda_gpu() -> bool:
@@ -140,6 +126,92 @@ def has_cuda_gpu() -> bool:
 def chosen_device(device: str) -> str:
     """`device` with "auto" decided: the GPU where torch can use one, else the CPU."""
     return device if device != "auto" else "cuda" if has_cuda_gpu() else "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What else the machine did just before a measurement.
+
+    `busy_cores` are what other processes kept busy on average over a moment, `load` is the load
+    average over the last minute, `governors` are the ways in which frequencies of cores are chosen.
+    None, or nothing, where the system does not say.
+    """
+
+    cores: int
+    busy_cores: float | None
+    load: float
+    governors: tuple[str, ...]
+    gpus: tuple[GpuUse, ...]
+
+    def sentences(self) -> list[str]:
+        """A warning for each thing that may spoil figures."""
+        said: list[str] = []
+        busy = self.busy_cores
+        if busy is not None and busy > max(BUSY_CORES, BUSY_SHARE * self.cores):
+            said.append(
+                f"Warning: other programs use {busy:.1f} of {self.cores} cores (load average "
+                f"{self.load:.1f}). Times will be longer and noisier. Stop them, or measure later."
+            )
+        swaying = [name for name in self.governors if name != STEADY_GOVERNOR]
+        if swaying:
+            said.append(
+                f"Warning: the frequency governor of the CPU is {' and '.join(swaying)}, so clocks "
+                f"follow the load; {STEADY_GOVERNOR} keeps them up "
+                f"(`cpupower frequency-set -g {STEADY_GOVERNOR}`)."
+            )
+        for gpu in self.gpus:
+            if gpu.processes:
+                said.append(
+                    f"Warning: other processes hold GPU {gpu.device} "
+                    f"(pid {', '.join(map(str, gpu.processes))}) and may take time and bandwidth "
+                    f"from what is measured; end them, or choose another GPU."
+                )
+            elif (gpu.busy_percent or 0) > BUSY_GPU:
+                said.append(
+                    f"Warning: GPU {gpu.device} is busy {gpu.busy_percent} % of the time before "
+                    f"anything is measured; end what runs there, or choose another GPU."
+                )
+        return said
+
+
+def look_around(
+    devices: Sequence[str] | None = None, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")
+) -> Surroundings:
+    """See what else the machine does now; takes a fraction of a second.
+
+    `devices` are measured, as `gpu_use` takes them. The kernel tells of processes below `proc`, and
+    of devices below `sys`.
+    """
+    governors: set[str] = set()
+    for path in (sys / "devices" / "system" / "cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"):
+        with suppress(OSError):
+            governors.add(path.read_text().strip())
+    return Surroundings(
+        cores=os.cpu_count() or 1,
+        busy_cores=_busy_cores(proc / "stat"),
+        load=os.getloadavg()[0],
+        governors=tuple(sorted(governors - {""})),
+        gpus=tuple(gpu_use(devices)),
+    )
+
+
+def _busy_cores(stat: Path) -> float | None:
+    """Cores that others keep busy over a moment, this process's own work taken off."""
+
+    def read() -> tuple[float, float]:
+        """When it is, and seconds that cores have worked for others, or for a hypervisor."""
+        # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of the first two.
+        ticks = [int(text) for text in stat.read_text().split("\n")[0].split()[1:9]]
+        busy = (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic(), busy - sum(os.times()[:4])
+
+    try:
+        began, before = read()
+        time.sleep(MOMENT_SECONDS)
+        ended, after = read()
+    except (OSError, ValueError):
+        return None
+    return max(0.0, (after - before) / (ended - began))
 
 
 @cache
@@ -153,10 +225,9 @@ def _torch_versions() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def _cpu_model() -> str:
@@ -165,10 +236,9 @@ def _cpu_model() -> str:
 
 
 def _os_name() -> str:
-    try:
+    with suppress(OSError, KeyError):
         return platform.freedesktop_os_release()["PRETTY_NAME"]
-    except (OSError, KeyError):
-        return f"{platform.system()} {platform.release()}"
+    return f"{platform.system()} {platform.release()}"
 
 
 def _slug(text: str) -> str:

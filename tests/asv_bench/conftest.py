@@ -11,7 +11,7 @@ import pytest
 import typer.testing
 
 from asv_bench.output import record
-from asv_bench.process.surroundings import Surroundings
+from asv_bench.process.machine import Surroundings
 
 # Else each of the hundreds of command lines that tests try makes every command with its options.
 typer.testing._get_command = functools.cache(typer.testing._get_command)

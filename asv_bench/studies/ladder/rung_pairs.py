@@ -10,7 +10,7 @@ from asv_bench.measure.lives import Place
 from asv_bench.measure.processes import LifeFailed
 from asv_bench.measure.samples import Absence, Pair, Reading, Round, SampleFailed
 from asv_bench.measure.turns import in_turns
-from asv_bench.process.gpu_watch import why_discarded
+from asv_bench.process.gpu import why_discarded
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN, Trial
 from asv_bench.studies.ladder.paired_turns import paired_seconds
 from asv_bench.studies.ladder.rung_process import RungAnswer
