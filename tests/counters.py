@@ -22,7 +22,7 @@ from rich.progress import track
 
 from asv_bench.__main__ import code_of
 from asv_bench.errors import BenchError, MeasurementFailed, Refused
-from asv_bench.git.working_tree import working_tree
+from asv_bench.git.trees import working_tree
 from asv_bench.lab.step_counters import PATHS, count_steps
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.record import REPOSITORY, write_json

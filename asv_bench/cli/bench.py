@@ -9,8 +9,8 @@ import typer
 
 from asv_bench.cli.report import build_own_page
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.commits import WORKING_TREE
-from asv_bench.git.working_tree import working_tree
+from asv_bench.git.repository import WORKING_TREE
+from asv_bench.git.trees import working_tree
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.histories import Histories
 from asv_bench.history.history_session import HistorySession

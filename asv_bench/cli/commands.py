@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from asv_bench import __version__
 from asv_bench.errors import Interrupted
-from asv_bench.git.working_tree import WorkingTree, working_tree
+from asv_bench.git.trees import WorkingTree, working_tree
 from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.output.record import REPOSITORY
 from asv_bench.session.exit_codes import exit_codes_text

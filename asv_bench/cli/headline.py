@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.working_tree import working_tree
 from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.progress import Progress
@@ -77,8 +76,6 @@ def headline(
         "headline",
         {"workloads": names, "processes": processes, "arguments": arguments},
         machine=facts,
-        # Half a run has changed these.
-        tree=working_tree(REPOSITORY).apart_from(REPOSITORY, target, table_path),
     )
     console = make_console()
     record.look_around(console, [chosen_device(device)])

@@ -18,8 +18,7 @@ from asv_bench.explain.explanation import FILES, Explanation
 from asv_bench.explain.trace import read_traces
 from asv_bench.explain.trace_pair import Trace, TracePair
 from asv_bench.explain.window import Window, torch_trace
-from asv_bench.git.commits import WORKING_TREE
-from asv_bench.git.repository import Commit
+from asv_bench.git.repository import WORKING_TREE, Commit
 from asv_bench.lab.step_counters import MODEL
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names

@@ -15,14 +15,10 @@ from asv_bench.git.repository import Repository, quoted
 _PROSE = {".md", ".rst", ".adoc", ".svg", ".png", ".jpg", ".jpeg", ".gif", ".webp"}
 _PROSE_NAMES = {"authors", "changelog", "changes", "history", "license", "news", "notice", "readme"}
 _PERSON = {
-    f"GIT_{role}_{field}": value
-    for role in ("AUTHOR", "COMMITTER")
+    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "kvtrail"),
+    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "kvtrail@localhost"),
     # The same part of the same commit has the same hash whenever it is made.
-    for field, value in (
-        ("NAME", "kvtrail"),
-        ("EMAIL", "kvtrail@localhost"),
-        ("DATE", "2000-01-01T00:00:00+0000"),
-    )
+    **dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2000-01-01T00:00:00+0000"),
 }
 
 
@@ -44,11 +40,8 @@ class FileChange:
 
     def clashes_with(self, other: FileChange) -> bool:
         """Whether one needs the path of the other as a folder, or its end."""
-        return any(
-            f"{one}/".startswith(f"{two}/") or f"{two}/".startswith(f"{one}/")
-            for one in self.paths
-            for two in other.paths
-        )
+        ours, others = ([f"{path}/" for path in one.paths] for one in (self, other))
+        return any(a.startswith(b) or b.startswith(a) for a in ours for b in others)
 
 
 def changes_between(base: str, head: str, repository: Repository) -> list[FileChange]:
@@ -71,9 +64,14 @@ def changes_between(base: str, head: str, repository: Repository) -> list[FileCh
             new = next(fields)
             moved = f"000000 {'0' * len(gone)}\t{path}\0{mode} {name}\t{new}\0"
             change = FileChange((path, new), moved, f"{path} → {new}")
-        clashing = [one for one in changes if one.clashes_with(change)]
-        changes = [one for one in changes if one not in clashing]
-        changes.append(_together([*clashing, change]))
+        together = [*(one for one in changes if one.clashes_with(change)), change]
+        changes = [one for one in changes if one not in together]
+        merged = FileChange(
+            tuple(path for one in together for path in one.paths),
+            "".join(one.index_info for one in together),
+            ", ".join(one.label for one in together),
+        )
+        changes.append(merged)
     return changes
 
 
@@ -87,18 +85,15 @@ class PartCommits:
     def __init__(self, base: str, repository: Repository, folder: Path) -> None:
         self._base = base
         self._index = {"GIT_INDEX_FILE": str(folder / "index")}
-        path = repository.path
         kind = repository.line("rev-parse", "--show-object-format")
-        users = path / repository.line("rev-parse", "--git-path", "objects")
+        users = repository.path / repository.line("rev-parse", "--git-path", "objects")
         # Where git sees that an object is there already, it dates it anew: it must not see the
         # user's where it writes. So what is written and what is read are two repositories.
         self._written = Repository(folder / "written.git")
         self.repository = Repository(folder / "parts.git")
+        init = ("init", "--quiet", "--bare", "--template=", f"--object-format={kind}")
         for made in (self._written, self.repository):
-            Repository(path).ask(
-                *("init", "--quiet", "--bare", "--template=", f"--object-format={kind}"),
-                str(made.path),
-            )
+            repository.ask(*init, str(made.path))
         borrowed = self.repository.path / "objects" / "info" / "alternates"
         borrowed.parent.mkdir(exist_ok=True)
         places = (self._written.path / "objects", users)
@@ -113,14 +108,6 @@ class PartCommits:
         tree = self._written.line("write-tree", "--missing-ok", variables=self._index)
         message = "a part of a commit"
         return self._written.line("commit-tree", "-m", message, tree, variables=_PERSON)
-
-
-def _together(changes: Sequence[FileChange]) -> FileChange:
-    return FileChange(
-        tuple(path for change in changes for path in change.paths),
-        "".join(change.index_info for change in changes),
-        ", ".join(change.label for change in changes),
-    )
 
 
 def _is_prose(path: str) -> bool:

@@ -12,11 +12,12 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import MeasurementFailed, Refused
 
 # Those of `git rev-parse --local-env-vars`, which git sets in hooks, and what changes the meaning
 # of paths. GIT_CONFIG_* is not among them: trust in a directory may be given by it.
@@ -39,11 +40,14 @@ _SETTINGS = {
     # Snapshots of the working tree are in a bare repository below the checkout.
     "safe.bareRepository": "all",
 }
+_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 AS_IT_IS: Mapping[str, str] = MappingProxyType({"GIT_NO_REPLACE_OBJECTS": "1"})
 """Variables for a command that shall see objects themselves, not what `git replace` puts there."""
-_NOT_A_REPOSITORY = b"not a git repository"
-_UNKNOWN = b"Needed a single revision"
-_AMBIGUOUS = b"is ambiguous"
+WORKING_TREE = "."
+"""Names the working tree as it stands where a commit is asked for."""
+_NOT_A_REPOSITORY = "not a git repository"
+_UNKNOWN = "Needed a single revision"
+_AMBIGUOUS = "is ambiguous"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FIELDS = "--format=%x00%H%x00%an%x00%P%x00%s"
 _FULL_HASH = re.compile(r"\b[0-9a-f]{40}(?:[0-9a-f]{24})?\b")
@@ -103,7 +107,7 @@ class Repository:
         self,
         *arguments: str,
         given: bytes = b"",
-        variables: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] = _NO_VARIABLES,
         also_fine: int = 0,
     ) -> bytes:
         """What a command of git prints that reads `given`.
@@ -111,16 +115,31 @@ class Repository:
         `variables` are set beside those of `git_environment`. Raises GitError with git's own words,
         if the command ends with another exit code than 0 or `also_fine`.
         """
-        done = self._run(arguments, given, variables or {})
-        if done.returncode not in (0, also_fine):
-            raise self._error(done)
-        return done.stdout
+        is_bare = not (self.path / ".git").exists() and (self.path / "objects").is_dir()
+        place = [f"--git-dir={self.path}"] if is_bare else ["-C", str(self.path)]
+        # git looks for a repository in the folders around, but for those named here.
+        around = {"GIT_CEILING_DIRECTORIES": str(self.path.resolve().parent)}
+        try:
+            done = subprocess.run(
+                ["git", *place, *arguments],
+                env={**git_environment(), **around, **variables},
+                input=given,
+                capture_output=True,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise NoRepository("git is not installed; the ruler asks it for commits.") from None
+        if done.returncode in (0, also_fine):
+            return done.stdout
+        said = done.stderr.decode(errors="replace").strip() or "git gave no reason"
+        kind = NoRepository if _NOT_A_REPOSITORY in said else GitError
+        raise kind(f"{self.path} could not be read: {said}")
 
-    def line(self, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
+    def line(self, *arguments: str, variables: Mapping[str, str] = _NO_VARIABLES) -> str:
         """The one line that a command prints, without its end."""
         return os.fsdecode(self.ask(*arguments, variables=variables)).rstrip("\n")
 
-    def names(self, *arguments: str, variables: Mapping[str, str] | None = None) -> list[str]:
+    def names(self, *arguments: str, variables: Mapping[str, str] = _NO_VARIABLES) -> list[str]:
         """The names that a command prints with a NUL after each."""
         return os.fsdecode(self.ask(*arguments, variables=variables)).split("\0")[:-1]
 
@@ -130,34 +149,26 @@ class Repository:
 
         Raises GitError if git cannot look, or says more about the name than that.
         """
-        done = self._run(("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}"))
-        if done.returncode == 0:
-            return done.stdout.decode().strip()
-        if _UNKNOWN in done.stderr and _AMBIGUOUS not in done.stderr:
-            return None
-        raise self._error(done)
-
-    def is_shallow(self) -> bool:
-        """Whether a part of the history is missing."""
-        return self.line("rev-parse", "--is-shallow-repository") == "true"
+        try:
+            return self.line("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+        except GitError as error:
+            if _UNKNOWN in str(error) and _AMBIGUOUS not in str(error):
+                return None
+            raise
 
     def shallow_hint(self) -> str:
-        """A sentence to add where a commit may be in a part of the history that is missing."""
-        if not self.is_shallow():
+        """A sentence to add where a part of the history is missing, and a commit may be in it."""
+        if self.line("rev-parse", "--is-shallow-repository") != "true":
             return ""
         return (
-            " This repository is shallow, so it may be in the part that is missing: fetch that "
-            "with `git fetch --unshallow`."
+            " This repository is shallow: a part of its history is missing. Fetch it with `git "
+            "fetch --unshallow`."
         )
 
     def first_parents(self, *revisions: str) -> list[str]:
         """Full hashes of a range of commits, parents before children, first parents only."""
         options = ("--first-parent", "--reverse", "--end-of-options")
         return self.ask("rev-list", *options, *revisions, "--").decode().split()
-
-    def is_ancestor(self, older: str, newer: str) -> bool:
-        """Whether a commit is, or lies before, another."""
-        return not self.ask("rev-list", "--max-count=1", older, f"^{newer}", "--")
 
     def commits(self, hashes: Iterable[str]) -> dict[str, Commit]:
         """The commits of full hashes, in their order; what the repository lacks is left out."""
@@ -220,31 +231,103 @@ class Repository:
         start = f"commit {commit[:8]}: the files of the submodule"
         return [f"{start} {path} are missing" for path in paths]
 
-    def _run(
-        self,
-        arguments: tuple[str, ...],
-        given: bytes = b"",
-        variables: Mapping[str, str] = MappingProxyType({}),
-    ) -> subprocess.CompletedProcess[bytes]:
-        is_bare = not (self.path / ".git").exists() and (self.path / "objects").is_dir()
-        place = [f"--git-dir={self.path}"] if is_bare else ["-C", str(self.path)]
-        # git looks for a repository in the folders around, but for those named here.
-        around = {"GIT_CEILING_DIRECTORIES": str(self.path.resolve().parent)}
-        try:
-            return subprocess.run(
-                ["git", *place, *arguments],
-                env={**git_environment(), **around, **variables},
-                input=given,
-                capture_output=True,
-                check=False,
-            )
-        except FileNotFoundError:
-            raise NoRepository("git is not installed; the ruler asks it for commits.") from None
 
-    def _error(self, done: subprocess.CompletedProcess[bytes]) -> GitError:
-        said = done.stderr.decode(errors="replace").strip() or "git gave no reason"
-        kind = NoRepository if _NOT_A_REPOSITORY in done.stderr else GitError
-        return kind(f"{self.path} could not be read: {said}")
+def resolve_revision(revision: str, root: Path) -> Commit:
+    """The commit that a revision names in the repository at `root`.
+
+    Raises Refused if git knows no such commit.
+    """
+    if not revision or revision.startswith("-"):
+        raise Refused(f"{revision!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
+    repository = Repository(root)
+    try:
+        found = repository.resolve(revision)
+    except GitError as error:
+        raise Refused(f"{revision!r} could not be looked up: {error}") from None
+    if found is None:
+        raise Refused(
+            f"git knows no commit called {revision!r} in {root}; give a hash, a branch, a tag, "
+            f"HEAD~3, or . for the working tree as it stands.{repository.shallow_hint()}"
+        )
+    return repository.commits([found])[found]
+
+
+def commits_between(good: str, bad: str, repository: Repository) -> list[Commit]:
+    """The commits after `good` up to and with `bad`, oldest first, first parents only.
+
+    A merge counts as one commit, with all that it brought in. Both ends are full hashes.
+
+    Raises Refused if `good` does not lie before `bad` on its line of first parents.
+    """
+    found = list(repository.commits(repository.first_parents(bad, f"^{good}")).values())
+    if not found or found[0].parents[:1] != (good,):
+        raise Refused(
+            f"{good[:8]} is no ancestor of {bad[:8]} on its line of first parents, so no commit "
+            f"between them made the difference. Give a commit before it of `git log --first-parent "
+            f"{bad[:8]}`.{repository.shallow_hint()}"
+        )
+    return found
+
+
+def commits_in_range(text: str, repository: Repository) -> list[Commit]:
+    """The commits of a range as git understands it, oldest first, first parents only.
+
+    Raises Refused if the repository lacks part of its history, or the range is unknown or empty.
+    """
+    if text.startswith("-"):
+        raise Refused(f"{text!r} is an option of git, not a range of commits.")
+    if hint := repository.shallow_hint():
+        raise Refused(f"the oldest commit here hides many.{hint}")
+    try:
+        commits = repository.first_parents(text)
+    except GitError as error:
+        raise Refused(
+            f"git knows no commits called {text!r}; give a range such as HEAD~5..HEAD. Its own "
+            f"words: {error}"
+        ) from None
+    if not commits:
+        raise Refused(
+            f"the range {text!r} holds no commits; a range runs from the older, which is left out, "
+            f"to the newer."
+        )
+    return list(repository.commits(commits).values())
+
+
+def commits_in_order(dates: Mapping[str, int], repository: Repository) -> list[Commit]:
+    """Commits, parents before children; `dates` tells by full hash when each was committed.
+
+    Dates alone cannot order them: commits of one rebase share theirs. Commits that the repository
+    does not hold, or all if there is none, stand where their date puts them.
+    """
+    known: dict[str, Commit] = {}
+    with suppress(NoRepository):
+        # A HEAD that is no branch's is among them.
+        listed = repository.ask("rev-list", "--all", "--topo-order", "--reverse").decode().split()
+        known = repository.commits(commit for commit in listed if commit in dates)
+    unknown = sorted(set(dates) - set(known), key=lambda commit: (dates[commit], commit))
+    ordered: list[Commit] = []
+    for commit in known.values():
+        while unknown and dates[unknown[0]] < dates[commit.hash]:
+            ordered.append(Commit(unknown.pop(0)))
+        ordered.append(commit)
+    return ordered + [Commit(commit) for commit in unknown]
+
+
+def commits_on_line(
+    dates: Mapping[str, int], repository: Repository, tip: str = "HEAD"
+) -> tuple[list[Commit], int]:
+    """The commits on the line of first parents that ends at `tip`; how many are not on it.
+
+    Only on such a line is a commit's neighbour its ancestor. Where there is no repository, dates
+    order all commits.
+    """
+    measured = {commit.hash: commit for commit in commits_in_order(dates, repository)}
+    try:
+        line = repository.first_parents(tip)
+    except GitError:
+        return list(measured.values()), 0
+    on_line = [measured[commit] for commit in line if commit in measured]
+    return on_line, len(measured) - len(on_line)
 
 
 def git_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:

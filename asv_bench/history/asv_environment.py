@@ -19,8 +19,8 @@ from asv import environment, util
 from asv.machine import Machine, MachineCollection
 from asv.plugins.git import Git
 
-from asv_bench.git.commit_tree import lay_out
 from asv_bench.git.repository import GitError, Repository, git_environment
+from asv_bench.git.trees import lay_out
 from asv_bench.history.life_results import describe_machine
 from asv_bench.process.environment import ENVIRONMENT_TYPE, borrowed_paths, measured_environment
 from asv_bench.process.machine import machine_facts

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.git.commits import commits_in_order, commits_on_line
-from asv_bench.git.repository import Commit, Repository
+from asv_bench.git.repository import Commit, Repository, commits_in_order, commits_on_line
 from asv_bench.history.asv_results import Figure, Results, read_results
 from asv_bench.history.sessions import SESSIONS
 from asv_bench.output.record import WORKPLACE

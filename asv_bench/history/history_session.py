@@ -12,8 +12,7 @@ from rich.console import Console
 from asv_bench.errors import Interrupted, MeasurementFailed, Refused
 from asv_bench.fleet.fleet import hosts_json, look_around, machines_of, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
-from asv_bench.git.commits import WORKING_TREE
-from asv_bench.git.repository import short
+from asv_bench.git.repository import WORKING_TREE, short
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.estimate import agree_to
 from asv_bench.history.histories import Histories

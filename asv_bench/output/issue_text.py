@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from asv_bench import __version__
-from asv_bench.git.commits import WORKING_TREE
-from asv_bench.git.repository import Commit
+from asv_bench.git.repository import WORKING_TREE, Commit
 from asv_bench.output.markdown import fenced, inline
 from asv_bench.output.record import Record, without_folders
 from asv_bench.output.redaction import words_without_secrets

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from asv_bench.errors import Refused
-from asv_bench.git.working_tree import WorkingTree, working_tree
+from asv_bench.git.trees import WorkingTree, working_tree
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.redaction import words_without_secrets

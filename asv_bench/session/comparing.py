@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,8 +19,7 @@ from asv_bench.compare.tables import (
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.why import why
 from asv_bench.fleet.opening import FleetOptions
-from asv_bench.git.commits import last_change
-from asv_bench.git.repository import Commit, kind_of
+from asv_bench.git.repository import Commit
 from asv_bench.measure.log import Logged
 from asv_bench.measure.rounds import Design, two_cells
 from asv_bench.measure.samples import CommitUnusable, Pair, RoundSource
@@ -90,24 +88,7 @@ class Comparing(Session):
             return None
         self._print_commits()
         self.comparisons = [Comparison.of_same(name, *self._ends) for name in self._metric_of]
-        self._why = self._last_change()
         return self.code()
-
-    def _last_change(self) -> list[str]:
-        """The newest commit up to the head that changes what is measured, and how to compare it."""
-        subject = self._subject
-        if kind_of(self._head.hash) != "commit":
-            return []
-        changed = last_change(
-            self._head.hash, subject.repository_of(self._head.hash), subject.pathspecs
-        )
-        if changed is None:
-            return []
-        line = shlex.join([f"{changed.short}~1", changed.short, *(self._options or ())])
-        return [
-            f"The last commit that changed what is measured is {changed.short} {changed.subject}: "
-            f"kvtrail compare {line}"
-        ]
 
     def names(self) -> Sequence[str]:
         """See `Session`."""

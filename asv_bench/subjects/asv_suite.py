@@ -24,7 +24,7 @@ import msgspec
 
 from asv_bench.compare.catalog import Entry, entries_of
 from asv_bench.errors import MeasurementFailed, NothingSelected
-from asv_bench.git.commits import WORKING_TREE
+from asv_bench.git.repository import WORKING_TREE
 from asv_bench.history.asv_selection import Selection, names_with_parameters
 from asv_bench.measure import trees
 from asv_bench.measure.figures import Figures

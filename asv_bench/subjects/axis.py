@@ -9,14 +9,16 @@ from functools import cached_property
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.git.commits import (
+from asv_bench.git.repository import (
     WORKING_TREE,
+    Commit,
+    NoRepository,
+    Repository,
     commits_between,
     commits_in_range,
     resolve_revision,
 )
-from asv_bench.git.repository import Commit, NoRepository, Repository
-from asv_bench.git.working_tree import snapshot
+from asv_bench.git.trees import snapshot
 from asv_bench.measure.delay import Delay
 
 _UNDER = " + "

@@ -17,9 +17,8 @@ from typing import Any
 
 from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.errors import Refused
-from asv_bench.git.commit_tree import REMARKS, lay_out, packages_of
 from asv_bench.git.repository import Commit, GitError
-from asv_bench.git.working_tree import working_tree
+from asv_bench.git.trees import lay_out, packages_of, working_tree
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting
 from asv_bench.measure.lives import Place, repeats_for
@@ -28,7 +27,6 @@ from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import Absence, CommitUnusable, RoundSource
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
-from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.packages import require_packages
 from asv_bench.process.environment import (
@@ -197,23 +195,14 @@ class OwnSuite(EngineSubject):
 
         Raises CommitUnusable as `laid_out` does.
         """
-        return self._lay_out(self.variant(commit))
-
-    def _lay_out(self, variant: Variant) -> Path:
-        directory = laid_out(variant, self._environment)
-        if (directory / REMARKS).is_file():
-            remarks = os.fsdecode((directory / REMARKS).read_bytes()).split("\0")
-            new = [remark for remark in remarks if remark not in self.remarks]
-            self.remarks += new
-            print_sentences(make_console(stderr=True), new)
-        return directory
+        return laid_out(self.variant(commit), self._environment)
 
     def _laying(
         self, variant_of: Callable[[str], Variant], processes: Processes
     ) -> Callable[[str], Laid]:
         def lay_out(name: str) -> Laid:
             variant = variant_of(name)
-            folder = self._lay_out(variant)
+            folder = laid_out(variant, self._environment)
             return Laid(folder, folder, folder, variant.label, variant.delay)
 
         return lay_out

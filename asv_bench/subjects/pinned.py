@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.git.commit_tree import LINK, TreeEntry, read_entry, write_entries
+from asv_bench.git.trees import LINK, TreeEntry, read_entry, write_entries
 
 _LEFT_OUT = {"__pycache__", ".git"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from asv_bench.git.commits import WORKING_TREE
+from asv_bench.git.repository import WORKING_TREE
 from asv_bench.measure.lives import Place
 from asv_bench.measure.places import CPU
 from asv_bench.measure.processes import Job, LifeFailed, Processes

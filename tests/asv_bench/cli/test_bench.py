@@ -15,7 +15,7 @@ from toy_project import ROOT, ToyProject, git, make_project, run_ruler
 
 from asv_bench.cli import bench as bench_module
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.working_tree import WorkingTree, snapshot
+from asv_bench.git.trees import WorkingTree, snapshot
 from asv_bench.history.asv_results import read_results
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.process.environment import MEASURED_PACKAGES

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asv_bench.git.working_tree import WorkingTree
+from asv_bench.git.trees import WorkingTree
 from asv_bench.output.record import REPOSITORY, RUNS, Record, finite, without_folders, write_json
 
 
@@ -79,12 +79,3 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
 def test_what_is_not_finite_becomes_null() -> None:
     found = finite({"a": [1.0, float("inf")], "b": (float("nan"), "nan"), "c": {"d": 2}})
     assert found == {"a": [1.0, None], "b": [None, "nan"], "c": {"d": 2}}
-
-
-def test_what_a_command_wrote_itself_makes_no_tree_dirty(tmp_path: Path) -> None:
-    own, other = "reports/headline.json", "engine/x.py"
-    tree = WorkingTree("abc", (own, other))
-    left = tree.apart_from(REPOSITORY, REPOSITORY / own, tmp_path / "elsewhere.json")
-    assert (left.changed, left.label, left.dirty) == ((other,), "abc-dirty", True)
-    left = left.apart_from(REPOSITORY, REPOSITORY / other)
-    assert (left.changed, left.label, left.dirty) == ((), "abc", False)

@@ -15,8 +15,7 @@ from mutated_files import WRONG, altered, broken, mutants_of, places
 
 from asv_bench.cli.headline import headline_row, process_at
 from asv_bench.errors import BenchError
-from asv_bench.git.commits import commits_in_order
-from asv_bench.git.repository import Repository
+from asv_bench.git.repository import Repository, commits_in_order
 from asv_bench.history.asv_results import dates_of, read_results
 from asv_bench.history.change_points import changes_in, points_of
 from asv_bench.history.filing import write_published

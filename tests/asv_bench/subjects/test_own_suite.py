@@ -15,7 +15,7 @@ import pytest
 from toy_project import ToyProject, git, make_project
 
 from asv_bench.errors import Refused
-from asv_bench.git import commit_tree
+from asv_bench.git import trees
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.subjects import own_suite
 from asv_bench.subjects.own_suite import OwnSuite
@@ -165,7 +165,7 @@ def test_an_interrupted_unpacking_leaves_nothing(
         raise KeyboardInterrupt
 
     suite = OwnSuite(toy.root)
-    monkeypatch.setattr(commit_tree, "_fill", interrupt)
+    monkeypatch.setattr(trees, "write_entries", interrupt)
     with pytest.raises(KeyboardInterrupt):
         suite.folder_of(toy.commits[0])
     assert not list((toy.root / ".asv" / "verdicts" / "commits").iterdir())
@@ -192,7 +192,7 @@ def test_two_processes_may_unpack_the_same_commit(toy: ToyProject) -> None:
 def test_the_least_lately_used_are_forgotten(
     toy: ToyProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_tree, "_KEPT_FOLDERS", 1)
+    monkeypatch.setattr(trees, "_KEPT_FOLDERS", 2)
     suite = OwnSuite(toy.root)
     folder = toy.root / ".asv" / "verdicts" / "commits"
     first, second = (suite.folder_of(commit) for commit in toy.commits[:2])
