@@ -22,7 +22,7 @@ from asv_bench.measure.samples import Reading
 from asv_bench.output.record import write_json
 from asv_bench.output.stored_json import read_stored
 from asv_bench.process.machine import MachineFacts
-from asv_bench.stats.offsets import device_factors
+from asv_bench.stats.segments import device_factors
 from asv_bench.subjects.declared import DeclaredSubject
 
 ENVIRONMENT = "host"

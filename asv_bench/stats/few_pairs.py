@@ -1,7 +1,6 @@
 """Tests that can decide after a handful of pairs, one-sided: is the head slower by more than 0?
 
-Tests on the signs of pairs cannot give less than 2 ** -n. These three use more than the signs, and
-each asks for more in return:
+Tests on the signs of pairs cannot give less than 2 ** -n. These three use more than the signs:
 
 - *separation*: every process of the head is slower than every process of the base, by a gap at
   least as wide as the processes of either commit lie apart, and wider where pairs are few;
@@ -47,21 +46,13 @@ def are_separate(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
     gap = head.min(axis=-1) - base.max(axis=-1)
     wider = np.maximum(np.ptp(base, axis=-1), np.ptp(head, axis=-1))
     alike = max(1.0, 4.0 - pairs / 2) if pairs > 3 else 16.0
-    needed = np.where(scatter_alike(base, head), alike, max(1.0, 2.0 ** (7 - pairs)))
+    needed = np.where(_scatter_alike(base, head), alike, max(1.0, 2.0 ** (7 - pairs)))
     return np.asarray((gap > 0) & (gap >= needed * wider))
 
 
-def scatter_alike(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
-    """Whether neither commit's processes lie more than `ALIKE` times as wide as the other's."""
-    first, second = _range(base), _range(head)
-    return np.asarray((first <= ALIKE * second) & (second <= ALIKE * first))
-
-
 def separation_p(base: Floats, head: Floats) -> Floats:
-    """4 ** -pairs where the commits are separate, else what the rank-sum test says.
-
-    The latter is never less: separate commits have its least p-value.
-    """
+    """4 ** -pairs where the commits are separate, the least that the rank-sum test can say; else
+    what it says."""
     apart = 4.0 ** -base.shape[-1]
     return np.where(are_separate(base, head), apart, guarded_rank_sum_p(base, head))
 
@@ -72,7 +63,7 @@ def guarded_rank_sum_p(base: Floats, head: Floats) -> Floats:
     Of one that is much noisier, all processes lie on one side of the other's as often as a coin
     falls on one side; the test takes that for rarer.
     """
-    trusted = scatter_alike(base, head) | are_separate(base, head)
+    trusted = _scatter_alike(base, head) | are_separate(base, head)
     return np.where(trusted, rank_sum_p(base, head), 1.0)
 
 
@@ -121,11 +112,16 @@ def fits_pool(own: Floats, pool: Floats) -> npt.NDArray[np.bool_]:
     return np.asarray(is_in_reach & (rank_sum_p(pool, own) >= 0.01))
 
 
-def _range(values: Floats) -> Floats:
-    """How far values lie apart, [...]; where they are many, the outermost do not count."""
-    trimmed = 1 if values.shape[-1] >= _TRIMMED else 0
-    ordered = np.sort(values, axis=-1)
-    return np.asarray(ordered[..., -1 - trimmed] - ordered[..., trimmed])
+def _scatter_alike(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
+    """Whether neither commit's processes lie more than `ALIKE` times as wide as the other's."""
+
+    def width(values: Floats) -> Floats:
+        trimmed = 1 if values.shape[-1] >= _TRIMMED else 0
+        ordered = np.sort(values, axis=-1)
+        return np.asarray(ordered[..., -1 - trimmed] - ordered[..., trimmed])
+
+    first, second = width(base), width(head)
+    return np.asarray((first <= ALIKE * second) & (second <= ALIKE * first))
 
 
 @cache
@@ -134,8 +130,7 @@ def _rank_sum_tails(winners: int, losers: int) -> Floats:
     least = winners * (winners + 1) // 2
     by_sum = ways_to_sum(tuple(range(1, winners + losers + 1)))[:, winners]
     counts = by_sum[least : least + winners * losers + 1]
-    tails: Floats = np.cumsum(counts[::-1])[::-1] / counts.sum()
-    return tails
+    return np.asarray(np.cumsum(counts[::-1])[::-1] / counts.sum())
 
 
 @cache
@@ -150,5 +145,4 @@ def _pooled_tails(pairs: int, size: int) -> Floats:
             ways[picked, rank:] += before[:-rank]
             ways[picked, :-rank] += before[rank:]
     counts = ways[pairs]
-    tails: Floats = (np.cumsum(counts[::-1])[::-1] / counts.sum())[most:]
-    return tails
+    return np.asarray((np.cumsum(counts[::-1])[::-1] / counts.sum())[most:])

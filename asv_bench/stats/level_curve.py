@@ -5,11 +5,10 @@ From one commit to the next it stays, jumps by at least half of what matters, or
 hypotheses, creeps by a little at each commit. A commit may also differ from the curve by an offset
 of its own, as its memory layout may cause.
 
-A pair is the log-ratio of two processes, and its error has one of some shapes: Student's t of
-unknown width, or one with two modes. Where some processes of either commit are slower by a fixed
-amount, pairs lie around the truth and around two places beside it, as far to either side. Heavy
-tails keep a disturbed process from deciding anything. A commit's errors may be three or nine times
-wider than others'.
+A pair is the log-ratio of two processes. Its error is Student's t of unknown width, whose heavy
+tails keep a disturbed process from deciding anything, or has two modes: where some processes of
+either commit are slower by a fixed amount, pairs lie around the truth and as far to either side.
+A commit's errors may be three or nine times wider than others'.
 
 All of this is weighed on grids. Between two measured commits the curve is a Markov chain, so its
 posterior is found by passing through the measured commits forwards and backwards (Rabiner 1989).
@@ -21,6 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -104,9 +104,8 @@ class _Solution:
     flat: Floats
     before: Floats
     after: Floats
-    # The posteriors over the shapes of noise and the kinds of curves.
-    shapes: Floats
-    curves: Floats
+    shapes: Floats  # of noise
+    curves: Floats  # kinds of them
 
 
 class LevelCurve:
@@ -129,7 +128,7 @@ class LevelCurve:
         self._weighed: dict[int, tuple[int, Floats]] = {}
 
     def exclude(self, commit: int) -> None:
-        """Note that `commit`, which lies between the two ends, cannot be measured."""
+        """Note that a commit between the two ends cannot be measured."""
         self.unmeasurable.add(commit)
         self._ratios.pop(commit, None)
         self._forget()
@@ -157,8 +156,7 @@ class LevelCurve:
         """Where jumps may be, oldest first."""
         solution = self.solution
         found = []
-        pairs = zip(solution.nodes[:-1], solution.nodes[1:], strict=True)
-        for place, (older, newer) in enumerate(pairs):
+        for place, (older, newer) in enumerate(pairwise(solution.nodes)):
             chance, effect = float(solution.jumps[place]), 0.0
             if chance > 0:
                 rise = solution.after[place] - solution.before[place]
@@ -264,7 +262,7 @@ class LevelCurve:
         emissions = np.stack([emissions @ grid.offsets[offset] for _, offset in CURVES], axis=1)
         emissions[-1] = ends
         moves, stays = [], []
-        for older, newer in zip([REFERENCE, *nodes[:-1]], nodes, strict=True):
+        for older, newer in pairwise([REFERENCE, *nodes]):
             move, stay = grid.transitions(newer - older)
             if across := self._across.get((older, newer)):
                 factor = self._factor(across, kept)
@@ -275,12 +273,11 @@ class LevelCurve:
 
     def _fit_grid(self) -> None:
         """Let the grid hold every commit that was measured often enough."""
-        middles = [float(np.median(r)) for r in self._ratios.values() if len(r) >= _FEW]
-        low, high = min([0.0, *middles]), max([0.0, *middles])
         old = self._grid
-        if low < old.low or high > old.high:
-            ends = min(low, old.low), max(high, old.high)
-            self._grid = _LevelGrid(*ends, self.margin, self._chance)
+        middles = [float(np.median(r)) for r in self._ratios.values() if len(r) >= _FEW]
+        low, high = min([old.low, *middles]), max([old.high, *middles])
+        if (low, high) != (old.low, old.high):
+            self._grid = _LevelGrid(low, high, self.margin, self._chance)
             self._weighed = {}
 
     def _likelihood(self, commit: int) -> Floats:
@@ -294,19 +291,14 @@ class LevelCurve:
         return logs
 
     def _factor(self, ratios: Sequence[float], kept: Places) -> Floats:
-        """Likelihoods of pairs of two commits next to each other, [curves, shapes, levels, levels].
-
-        Both commits have offsets, which are in all of these pairs.
-        """
+        """Likelihoods of pairs of two neighbours with offsets, [curves, shapes, levels, levels]."""
         rises: Floats = np.arange(1 - LEVELS, LEVELS) * np.float64(self._grid.step)
         errors = np.asarray(ratios)[:, None] - rises
         logs = np.log(densities(errors, kept)).sum(axis=1)
         likelihoods = np.exp(logs - logs.max())
-        blurred = {
-            offset: likelihoods @ _blur(rises, math.sqrt(2.0) * offset * self.margin)
-            for offset in OFFSETS
-        }
-        factors = np.stack([blurred[offset] for _, offset in CURVES])
+        # Both have an offset, which is in all of these pairs.
+        sigmas = [math.sqrt(2.0) * offset * self.margin for _, offset in CURVES]
+        factors = np.stack([likelihoods @ _blur(rises, sigma) for sigma in sigmas])
         places = np.arange(LEVELS)[None, :] - np.arange(LEVELS)[:, None] + LEVELS - 1
         return np.asarray(factors[..., places] + TINY)
 
@@ -379,11 +371,8 @@ class _LevelGrid:
             none = (1.0 - self._chance) ** commits
             one = commits * self._chance * (1.0 - self._chance) ** (commits - 1)
             jumps = one * self._jump + max(0.0, 1.0 - none - one) / LEVELS
-            staying = {
-                creep: none * _blur(self.levels, creep * self._margin * math.sqrt(commits))
-                for creep in _CREEPS
-            }
-            stays = np.stack([staying[creep] for creep, _ in CURVES])
+            sigmas = [creep * self._margin * math.sqrt(commits) for creep, _ in CURVES]
+            stays = np.stack([none * _blur(self.levels, sigma) for sigma in sigmas])
             self._moves[commits] = stays + jumps, stays
         return self._moves[commits]
 

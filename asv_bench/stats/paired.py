@@ -18,16 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-
-
 Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
 
 NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 _LEFT_OUT = 0.25
 """Of windows, at either end of their ratios."""
-_FARTHEST = 64.0
-"""A bound of a share that lies beyond it is none."""
 
 
 def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> Floats:
@@ -113,10 +109,8 @@ def shift_interval(
     """The shifts that Wilcoxon's two-sided test at 1 - `confidence` does not reject.
 
     Bounds are Walsh averages counted from both ends (Hollander, Wolfe & Chicken, *Nonparametric
-    Statistical Methods*, 3.3), so that the coverage is at least `confidence`.
-
-    Gives low, high and the confidence; where so few pairs cannot have it, all of their range, with
-    the confidence that this has.
+    Statistical Methods*, 3.3), so that the coverage is at least `confidence`. Gives low, high and
+    the confidence; where so few pairs cannot have it, all of their range and what that has.
     """
     averages = _walsh_averages(log_ratios)
     pairs = np.shape(log_ratios)[-1]
@@ -137,9 +131,9 @@ def _walsh_averages(values: Sequence[float] | Floats) -> Floats:
 def _excluded(pairs: int, confidence: float) -> int:
     """How many Walsh averages, counted from either end, the interval's bound is.
 
-    As many sums of ranks, from 0 on, are together no more probable than either side may err.
+    As many sums of ranks, of which a fair coin picks each, are together no more probable than
+    either side may err.
     """
-    # Summed over pairs, of which a fair coin picks each.
     ways = np.ones(1)
     for rank in range(1, pairs + 1):
         ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
@@ -155,13 +149,11 @@ def robust_sigma(log_ratios: Sequence[float] | Floats) -> float:
 
 
 def undisturbed(base: Sequence[float], head: Sequence[float]) -> tuple[float, float]:
-    """Means of the windows of both, of those whose ratios are in the middle half.
+    """Geometric means of the windows of both, of those whose ratios are in the middle half.
 
     A window of the base is compared with the window of the head beside it, which met the same load
-    of the machine. What disturbed one of the two shows in their ratio.
-
-    Figures are above 0, at least one of each, in the order of their windows; windows that only one
-    of them has are left out. The means are geometric: their ratio is the mean ratio of the windows.
+    of the machine: what disturbed one of the two shows in their ratio. Figures are above 0, at
+    least one of each; windows that only one of them has are left out.
     """
     logs = np.log(list(zip(base, head, strict=False)))
     logs = logs[np.argsort(logs[:, 1] - logs[:, 0])]
@@ -208,14 +200,10 @@ def share_in_rounds(
 
 def _root(function: Callable[[float], float], start: float, direction: float) -> float:
     """Where a function that rises is 0, looked for from a start; infinite if that is too far."""
-    if direction * function(start) >= 0:
-        return start
-    step = 1 / 64
-    while step <= _FARTHEST:
+    for step in (0.0, *(2.0**power for power in range(-6, 7))):
         end = start + direction * step
         if direction * function(end) >= 0:
-            return root(function, min(start, end), max(start, end), 1e-6)
-        step *= 2
+            return root(function, min(start, end), max(start, end), 1e-6) if step else start
     return math.copysign(math.inf, direction)
 
 
@@ -223,8 +211,5 @@ def root(function: Callable[[float], float], low: float, high: float, precision:
     """Where a function that rises is 0 between two points, found by halving what lies between."""
     while high - low > precision:
         middle = (low + high) / 2
-        if function(middle) < 0:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if function(middle) < 0 else (low, middle)
     return (low + high) / 2

@@ -1,14 +1,15 @@
-"""Segments of equal level in a series whose values were measured in sessions; pure functions.
+"""Histories: segments of equal level in a series, and what devices read more than others.
 
-A value is the level of its segment, plus what its session adds to all of its values, plus its own
-error. Errors have the standard deviation 1, what sessions add has `session_sd`: 0 where all values
-are of one session or sessions do not differ.
+The values of a series were measured in sessions. A value is the level of its segment, plus what its
+session adds to all of its values, plus its own error. Errors have the standard deviation 1, what
+sessions add has `session_sd`: 0 where all values are of one session or sessions do not differ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -28,6 +29,11 @@ _ROBUST_PENALTY = 2.0
 _TAIL = 3.0
 _LEAST_HEIGHT = 4.5
 _MOST_LEVELS = 400
+_SWEEPS = 100
+_SETTLED = 1e-9
+
+Readings = Mapping[str, Mapping[str, Sequence[float]]]
+"""By device and by what was measured: positive figures."""
 
 
 def segment_ends(
@@ -37,8 +43,8 @@ def segment_ends(
 
     The squared errors that no segmentation lowers further, at a penalty of `penalty` ln n for each
     segment; found by dynamic programming over all places (Jackson et al. 2005). What a session adds
-    is drawn anew in each segment, so costs of segments add up. A step within a session thus counts
-    in full; one between two sessions counts only as far as sessions do not differ as much.
+    is drawn anew in each segment, so costs of segments add up: a step between two sessions counts
+    only as far as sessions do not differ as much.
 
     `values`, [n], and `session_sd` are in units of the errors. A segment has at least `least`
     values: only with 1 can the newest value be seen to differ. `penalty` is for values whose errors
@@ -159,3 +165,49 @@ def step_between(
     errors = solved[:, 2] - solved[:, :2] @ levels
     variance = spread[0, 0] + spread[1, 1] - 2 * spread[0, 1]
     return float(levels[1] - levels[0]), math.sqrt(variance), values - same @ errors
+
+
+def device_factors(readings: Readings) -> dict[str, float]:
+    """What each device reads as a multiple of what all read in the geometric mean.
+
+    Every figure is taken as the product of a factor of its device and of what was measured. Both
+    are fitted by turns as medians of what the other leaves of the logarithms: median polish (Tukey,
+    Exploratory Data Analysis, 1977, chapter 11). It has the devices of the largest group that have
+    measured something in common, if only by way of others. Empty where no two have.
+    """
+    devices = max((_linked(one, readings) for one in readings), key=len, default=set())
+    if len(devices) < 2:
+        return {}
+    readings = {device: readings[device] for device in readings if device in devices}
+    rows = [
+        (device, subject, math.log(value))
+        for device, of_device in readings.items()
+        for subject, values in of_device.items()
+        for value in values
+    ]
+    of_device = dict.fromkeys(readings, 0.0)
+    for _ in range(_SWEEPS):
+        of_subject = _medians((subject, log - of_device[device]) for device, subject, log in rows)
+        left = _medians((device, log - of_subject[subject]) for device, subject, log in rows)
+        mean = statistics.fmean(left.values())
+        moved = max(abs(left[device] - mean - of_device[device]) for device in left)
+        of_device = {device: log - mean for device, log in left.items()}
+        if moved < _SETTLED:
+            break
+    return {device: math.exp(log) for device, log in of_device.items()}
+
+
+def _medians(rows: Iterable[tuple[str, float]]) -> dict[str, float]:
+    by_name: dict[str, list[float]] = {}
+    for name, value in rows:
+        by_name.setdefault(name, []).append(value)
+    return {name: statistics.median(values) for name, values in by_name.items()}
+
+
+def _linked(device: str, readings: Readings) -> set[str]:
+    """It and all that have measured something in common with it, if only by way of others."""
+    linked, subjects = {device}, {*readings[device]}
+    while new := {one for one in readings.keys() - linked if subjects & readings[one].keys()}:
+        linked |= new
+        subjects.update(*(readings[one] for one in new))
+    return linked

@@ -18,16 +18,10 @@ import numpy.typing as npt
 
 from asv_bench.stats.paired import Floats, root
 
-SPENDING_POWER = 2.0
 _GRID = 801
 _FAR = 40.0
 # Not scipy's: every command that compares would wait a second for it.
 _erfc = np.frompyfunc(math.erfc, 1, 1)
-
-
-def quadratic_spending(fraction: float, alpha: float) -> float:
-    """The error that may have been spent once this fraction of the data is there."""
-    return float(alpha * min(1.0, fraction) ** SPENDING_POWER)
 
 
 @cache
@@ -36,7 +30,7 @@ def look_levels(
     looks: tuple[int, ...],
     alpha: float,  # probability that any look finds a difference where there is none
     # Of the fraction of the data and alpha: what may have been spent by then.
-    spending: Callable[[float, float], float] = quadratic_spending,
+    spending: Callable[[float, float], float] = lambda fraction, alpha: alpha * fraction**2.0,
 ) -> tuple[float, ...]:
     """The two-sided level of the test at each look, so that all together err with `alpha`."""
     levels: list[float] = []
@@ -69,7 +63,6 @@ def _crossing(bound: float, positions: Floats, mass: Floats, lapse: float) -> fl
 
 
 def _bound_crossed_by(probability: float, positions: Floats, mass: Floats, lapse: float) -> float:
-    """The bound that paths cross with this probability."""
     return root(
         lambda bound: probability - _crossing(bound, positions, mass, lapse), 0, _FAR, 1e-10
     )

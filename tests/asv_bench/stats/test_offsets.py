@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from asv_bench.stats.offsets import device_factors
+from asv_bench.stats.segments import device_factors
 
 TRUE = {"a": 1.007, "b": 0.994, "c": 1.001}
 
