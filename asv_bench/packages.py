@@ -15,15 +15,6 @@ _DISTRIBUTIONS = {
     "pynvml": "nvidia-ml-py",
 }
 """Modules whose package is called otherwise."""
-_EXTRAS = {
-    **dict.fromkeys(("huggingface-hub", "nvtx", "safetensors"), "engine"),
-    **dict.fromkeys(("tokenizers", "torch", "triton"), "engine"),
-    **dict.fromkeys(("asv", "jinja2"), "history"),
-    "matplotlib": "studies",
-    "ray": "fleet",
-    "transformers": "transformers",
-}
-"""Packages that only an extra of kvtrail brings."""
 
 
 def require_packages(*modules: str) -> None:
@@ -35,23 +26,19 @@ def require_packages(*modules: str) -> None:
         with suppress(ImportError, ValueError):
             if util.find_spec(module) is not None:
                 continue
-        raise Refused(missing_package(module))
-
-
-def missing_package(module: str) -> str:
-    """The sentence for a module that cannot be imported: its package, and how it gets here."""
-    name = module.partition(".")[0]
-    package = _DISTRIBUTIONS.get(name, name)
-    extra = _EXTRAS.get(package)
-    clone = "nox" if extra is None else f"`pip install '.[{extra}]'`, or nox,"
-    return (
-        f"the package {package} is missing here; install it with `{sys.executable} -m pip install "
-        f"{package}`. In a clone of kvtrail, {clone} installs all that the command needs."
-    )
+        raise Refused(_missing_package(module))
 
 
 def missing_sentence(error: BaseException) -> str | None:
     """The sentence for an import that failed since a package is missing; None for other errors."""
-    if not isinstance(error, ModuleNotFoundError) or error.name is None:
-        return None
-    return None if error.name.partition(".")[0] in OWN else missing_package(error.name)
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return None if name is None or name.partition(".")[0] in OWN else _missing_package(name)
+
+
+def _missing_package(module: str) -> str:
+    name = module.partition(".")[0]
+    package = _DISTRIBUTIONS.get(name, name)
+    return (
+        f"the package {package} is missing here; install it with `{sys.executable} -m pip install "
+        f"{package}`. In a clone of kvtrail, nox installs all that the command needs."
+    )

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from asv_bench.errors import Refused
-from asv_bench.packages import missing_package, missing_sentence, require_packages
+from asv_bench.packages import missing_sentence, require_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 # Some of its commands lock the checkout: one at a time.
@@ -73,11 +71,3 @@ def test_a_package_is_called_as_it_is_installed_and_what_is_missing_of_our_own_i
     own = ModuleNotFoundError("x", name="engine.kv.lost")
     for bug in (own, ModuleNotFoundError("no name"), ValueError("x")):
         assert missing_sentence(bug) is None
-
-
-@pytest.mark.parametrize("group", ["engine", "fleet", "history", "studies", "transformers"])
-def test_a_package_of_an_extra_is_installed_with_it(group: str) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for line in project["optional-dependencies"][group]:
-        name = Requirement(line).name
-        assert f"pip install '.[{group}]'" in missing_package(name.replace("-", "_")), name
