@@ -177,15 +177,12 @@ class Repository:
         options = ("--no-walk=unsorted", "--ignore-missing", "--encoding=UTF-8", _FIELDS)
         # A line with the hash precedes the fields; neither holds a NUL, nor a subject a newline.
         _, *fields = self.ask("rev-list", *options, "--stdin", given=given).split(b"\0")
-        found = {
-            name.decode(): Commit(
-                name.decode(),
-                _readable(rest.partition(b"\n")[0]),
-                _readable(author),
-                tuple(parents.decode().split()),
-            )
-            for name, author, parents, rest in zip(*[iter(fields)] * 4, strict=True)
-        }
+        found: dict[str, Commit] = {}
+        for name, author, parents, rest in zip(*[iter(fields)] * 4, strict=True):
+            subject, _, _ = rest.partition(b"\n")
+            family = tuple(parents.decode().split())
+            commit = Commit(name.decode(), _readable(subject), _readable(author), family)
+            found[commit.hash] = commit
         return {name: found[name] for name in wanted if name in found}
 
     def blobs(self, names: Sequence[str]) -> list[bytes]:
@@ -203,15 +200,10 @@ class Repository:
 
     def tags(self) -> dict[str, str]:
         """The commits that tags name, by the tag's name; tags of other things are left out."""
-        shown = "%(objecttype) %(objectname) %(*objecttype) %(*objectname) %(refname:strip=2)"
-        listed = self.ask("for-each-ref", "--sort=taggerdate", f"--format={shown}", "refs/tags/")
-        found: dict[str, str] = {}
+        listed = os.fsdecode(self.ask("for-each-ref", "--format=%(refname:strip=2)", "refs/tags/"))
         # Not `splitlines`: a tag's name may hold what else ends lines.
-        for line in os.fsdecode(listed).split("\n")[:-1]:
-            kind, commit, kind_of_tagged, tagged, tag = line.split(" ", 4)
-            if "commit" in (kind, kind_of_tagged):
-                found[tag] = tagged or commit
-        return found
+        found = {tag: self.resolve(f"refs/tags/{tag}") for tag in listed.split("\n")[:-1]}
+        return {tag: commit for tag, commit in found.items() if commit is not None}
 
     def write_files(self, commit: str, folder: Path) -> list[str]:
         """Write all files of a commit to an empty folder as a checkout does, filters included.
@@ -220,15 +212,12 @@ class Repository:
         each submodule, whose files are not written.
         """
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-            variables = {
-                "GIT_INDEX_FILE": f"{scratch}/index",
-                "GIT_WORK_TREE": f"{folder.resolve()}",
-            }
-            self.ask("read-tree", commit, variables=variables)
-            self.ask("checkout-index", "--all", variables=variables)
-            staged = self.names("ls-files", "--stage", "-z", variables=variables)
-        paths = [line.partition("\t")[2] for line in staged if line.startswith("160000")]
+            places = {"GIT_INDEX_FILE": f"{scratch}/index", "GIT_WORK_TREE": str(folder.resolve())}
+            self.ask("read-tree", commit, variables=places)
+            self.ask("checkout-index", "--all", variables=places)
+            staged = self.names("ls-files", "--stage", "-z", variables=places)
         start = f"commit {commit[:8]}: the files of the submodule"
+        paths = [line.partition("\t")[2] for line in staged if line.startswith("160000")]
         return [f"{start} {path} are missing" for path in paths]
 
 

@@ -61,11 +61,9 @@ def working_tree(repository: Path) -> WorkingTree:
 
     A GitError tells of a repository that git does not read, such as another user's.
     """
-    git = Repository(repository)
-    try:
+    git, commit = Repository(repository), None
+    with suppress(NoRepository):
         commit = git.resolve("HEAD")
-    except NoRepository:
-        return WorkingTree(None)
     if commit is None:
         return WorkingTree(None)
     what = ("--untracked-files=normal", "--ignore-submodules=none", "--no-renames")
@@ -87,7 +85,13 @@ def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKA
     Repository(repository.parent).ask(*init, str(repository))
     scratch = Repository(repository)
     top = root.resolve()
-    listed = _listed(top, scratch, paths)
+    kinds = ("--cached", "--others", "--exclude-standard", "--", *paths)
+    try:
+        found = Repository(top).names("ls-files", "-z", *kinds)
+    except NoRepository:
+        # The snapshots' own repository reads the tree's .gitignore where no other is.
+        found = scratch.names(f"--work-tree={top}", "-C", str(top), "ls-files", "-z", *kinds)
+    listed = dict.fromkeys(name.rstrip("/") for name in found)
     # What git tracked in a folder that a link has replaced is gone, whatever the link shows.
     ways = {way for way in map(os.path.dirname, listed) if (top / way).resolve() == top / way}
     names = [
@@ -102,18 +106,6 @@ def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKA
     script = b"".join([head.encode(), *(_entry(top, name) for name in names), b"done\n"])
     scratch.ask("fast-import", "--quiet", "--force", given=script)
     return scratch.line("rev-parse", "--verify", "refs/heads/main")
-
-
-def _listed(root: Path, scratch: Repository, paths: Sequence[str]) -> list[str]:
-    """The files of these folders, but for those that git ignores."""
-    kinds = ("--cached", "--others", "--exclude-standard")
-    try:
-        names = Repository(root).names("ls-files", "-z", *kinds, "--", *paths)
-    except NoRepository:
-        # The snapshots' own repository reads the tree's .gitignore where no other is.
-        here = (f"--work-tree={root}", "-C", str(root))
-        names = scratch.names(*here, "ls-files", "-z", *kinds, "--", *paths)
-    return list(dict.fromkeys(name.rstrip("/") for name in names))
 
 
 def _entry(root: Path, name: str) -> bytes:
@@ -197,9 +189,8 @@ def packages_of(commit: str, repository: Repository) -> bytes:
 
     Raises GitError if the repository lacks the commit.
     """
-    return repository.ask(
-        *("ls-tree", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES), variables=AS_IT_IS
-    )
+    listing = ("ls-tree", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES)
+    return repository.ask(*listing, variables=AS_IT_IS)
 
 
 def lay_out(commit: str, repository: Repository, folder: Path) -> Path:
