@@ -29,12 +29,10 @@ NO_GPU = ("cpu", "host")
 """Names of devices that are none: a measured CPU, and a command that may use what there is."""
 # An idle GPU and clocks that somebody set on purpose are states, not throttling.
 NOT_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting"})
-THROTTLING = frozenset(
-    {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
-)
-"""What holds a GPU below its usual clock. The power cap does not: under load it is normal."""
 FROM_OUTSIDE = frozenset({"hw_power_brake_slowdown"})
-"""Of these, what the host's power supply asks for, whatever runs."""
+"""What the host's power supply asks for, whatever runs."""
+THROTTLING = FROM_OUTSIDE | {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"}
+"""What holds a GPU below its usual clock. The power cap does not: under load it is normal."""
 POLL_SECONDS = 0.05
 
 
@@ -83,6 +81,10 @@ class _Gpu:
         except self.nvml.NVMLError:
             return None
 
+    def watts(self, what: str) -> float | None:
+        milliwatts = self.ask(what)
+        return None if milliwatts is None else milliwatts / 1000
+
     def state(self) -> GpuState:
         mask = self.ask("CurrentClocksEventReasons") or self.ask("CurrentClocksThrottleReasons")
         memory = self.ask("MemoryInfo")
@@ -91,8 +93,8 @@ class _Gpu:
             self.ask("ClockInfo", self.nvml.NVML_CLOCK_MEM),
             tuple(name for bit, name in enumerate(CLOCK_EVENTS) if int(mask or 0) >> bit & 1),
             self.ask("Temperature", self.nvml.NVML_TEMPERATURE_GPU),
-            _watts(self.ask("PowerUsage")),
-            None if memory is None else int(memory.used),
+            self.watts("PowerUsage"),
+            memory and int(memory.used),
         )
 
     def use(self) -> GpuUse:
@@ -100,7 +102,7 @@ class _Gpu:
         running = {process.pid for kind in kinds for process in self.ask(kind) or ()}
         rates = self.ask("UtilizationRates")
         others = tuple(sorted(running - {os.getpid()}))
-        return GpuUse(self.device, others, None if rates is None else int(rates.gpu))
+        return GpuUse(self.device, others, rates and int(rates.gpu))
 
 
 def gpu_facts() -> dict[str, Any]:
@@ -113,11 +115,11 @@ def gpu_facts() -> dict[str, Any]:
         return {
             "gpu": first.ask("Name"),
             "gpu_count": len(gpus),
-            "gpu_memory_gib": None if memory is None else round(memory.total / 2**30, 1),
+            "gpu_memory_gib": memory and round(memory.total / 2**30, 1),
             "driver": nvml.nvmlSystemGetDriverVersion(),
             "sm_clock_max_mhz": first.ask("MaxClockInfo", nvml.NVML_CLOCK_SM),
             "memory_clock_max_mhz": first.ask("MaxClockInfo", nvml.NVML_CLOCK_MEM),
-            "power_limit_w": _watts(first.ask("EnforcedPowerLimit")),
+            "power_limit_w": first.watts("EnforcedPowerLimit"),
             "state": first.state(),
         }
 
@@ -145,12 +147,12 @@ def chosen_gpus(devices: str | None) -> tuple[str, ...]:
         if not gpus:
             raise Refused("there is no GPU here that CUDA may see, and a life needs one.")
         return tuple(gpus if devices else gpus[:1])
-    known = f"there are the GPUs 0 to {len(gpus) - 1} ({', '.join(gpus)})"
     by_name = {name: gpu for place, gpu in enumerate(gpus) for name in (str(place), gpu)}
     chosen: list[str] = []
     for part in map(str.strip, devices.split(",")):
         name = str(int(part)) if part.isdecimal() else part
         if name not in by_name:
+            known = f"the GPUs here are 0 to {len(gpus) - 1} ({', '.join(gpus)})"
             raise Refused(f"GPU {part!r} is asked for, and {known if gpus else 'there is none'}.")
         chosen.append(by_name[name])
     if len(set(chosen)) < len(chosen):
@@ -196,9 +198,9 @@ class GpuWatch:
 
     def _watch(self) -> None:
         with _visible() as gpus:
-            watched = [_Gpu(gpus[0].nvml, self._device)] if gpus else []
-            while watched and not self._over.is_set():
-                self._readings += [(time.monotonic(), gpu.state()) for gpu in watched]
+            gpu = _Gpu(gpus[0].nvml, self._device) if gpus else None
+            while gpu is not None and not self._over.is_set():
+                self._readings.append((time.monotonic(), gpu.state()))
                 self._over.wait(POLL_SECONDS)
 
     def conditions(self, begun: float, ended: float) -> GpuConditions | None:
@@ -223,9 +225,8 @@ class GpuWatch:
 
     def peak_memory_bytes(self) -> int | None:
         """What the GPU's processes held at most, less what they held at first; None unread."""
-        used = [state.memory_used_bytes for _, state in self._readings]
-        known = [one for one in used if one is not None]
-        return max(known) - known[0] if known and max(known) > known[0] else None
+        used = [state.memory_used_bytes or 0 for _, state in self._readings]
+        return max(used) - used[0] if used and max(used) > used[0] else None
 
 
 def why_discarded(base: GpuConditions | None, head: GpuConditions | None) -> str | None:
@@ -272,7 +273,3 @@ def _visible() -> Iterator[list[_Gpu]]:
         yield visible
     finally:
         pynvml.nvmlShutdown()
-
-
-def _watts(milliwatts: int | None) -> float | None:
-    return None if milliwatts is None else milliwatts / 1000

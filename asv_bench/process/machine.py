@@ -31,13 +31,11 @@ _BY_HARDWARE = "h200"
 recognised only where `KVTRAIL_MACHINE` names them too."""
 MOMENT_SECONDS = 0.2
 """How long the CPU is watched."""
-BUSY_CORES = 0.25
-BUSY_SHARE = 0.05
-"""Others' work on the CPU is worth a word where it is above both: so many cores, and of all cores
-such a share."""
+BUSY_CORES, BUSY_SHARE = 0.25, 0.05
+"""Others' work on the CPU is worth a word where it is above both: so many cores, and such a share
+of all cores."""
 BUSY_GPU = 5
 """Per cent of the time that a GPU works before anything of ours does."""
-STEADY_GOVERNOR = "performance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def machine_facts() -> MachineFacts:
         os=_os_name(),
         kernel=platform.release(),
         python=platform.python_version(),
-        torch=versions.get("__version__") or _version("torch"),
+        torch=versions.get("__version__"),
         triton=_version("triton"),
         numpy=_version("numpy"),
         cuda=versions.get("cuda"),
@@ -152,45 +150,39 @@ class Surroundings:
                 f"Warning: other programs use {busy:.1f} of {self.cores} cores (load average "
                 f"{self.load:.1f}). Times will be longer and noisier. Stop them, or measure later."
             )
-        swaying = [name for name in self.governors if name != STEADY_GOVERNOR]
-        if swaying:
+        if swaying := [name for name in self.governors if name != "performance"]:
             said.append(
                 f"Warning: the frequency governor of the CPU is {' and '.join(swaying)}, so clocks "
-                f"follow the load; {STEADY_GOVERNOR} keeps them up "
-                f"(`cpupower frequency-set -g {STEADY_GOVERNOR}`)."
+                f"follow the load (`cpupower frequency-set -g performance` keeps them up)."
             )
         for gpu in self.gpus:
             if gpu.processes:
-                said.append(
-                    f"Warning: other processes hold GPU {gpu.device} "
-                    f"(pid {', '.join(map(str, gpu.processes))}) and may take time and bandwidth "
-                    f"from what is measured; end them, or choose another GPU."
-                )
+                pids = ", ".join(map(str, gpu.processes))
+                what = f"other processes hold GPU {gpu.device} (pid {pids})"
             elif (gpu.busy_percent or 0) > BUSY_GPU:
-                said.append(
-                    f"Warning: GPU {gpu.device} is busy {gpu.busy_percent} % of the time before "
-                    f"anything is measured; end what runs there, or choose another GPU."
-                )
+                what = f"GPU {gpu.device} is busy {gpu.busy_percent} % of the time"
+            else:
+                continue
+            said.append(
+                f"Warning: {what} before anything is measured, which takes time and bandwidth. End "
+                f"what runs there, or choose another GPU."
+            )
         return said
 
 
 def look_around(
     devices: Sequence[str] | None = None, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")
 ) -> Surroundings:
-    """See what else the machine does now; takes a fraction of a second.
-
-    `devices` are measured, as `gpu_use` takes them. The kernel tells of processes below `proc`, and
-    of devices below `sys`.
-    """
+    """See for a moment what else the machine does, whose `devices` (see `gpu_use`) are measured."""
     governors: set[str] = set()
-    for path in (sys / "devices" / "system" / "cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"):
-        with suppress(OSError):
+    for path in sys.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"):
+        with suppress(OSError):  # of a core that is switched off
             governors.add(path.read_text().strip())
     return Surroundings(
         cores=os.cpu_count() or 1,
         busy_cores=_busy_cores(proc / "stat"),
         load=os.getloadavg()[0],
-        governors=tuple(sorted(governors - {""})),
+        governors=tuple(sorted(governors)),
         gpus=tuple(gpu_use(devices)),
     )
 
@@ -232,7 +224,7 @@ def _version(package: str) -> str | None:
 
 def _cpu_model() -> str:
     found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    return found[1].strip() if found else platform.machine()
 
 
 def _os_name() -> str:
