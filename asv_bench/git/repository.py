@@ -26,7 +26,7 @@ _REDIRECTIONS = frozenset(
     for name in (
         *("ALTERNATE_OBJECT_DIRECTORIES", "ATTR_SOURCE", "COMMON_DIR", "DIR", "GLOB_PATHSPECS"),
         *("GRAFT_FILE", "ICASE_PATHSPECS", "IMPLICIT_WORK_TREE", "INDEX_FILE", "NAMESPACE"),
-        *("INTERNAL_SUPER_PREFIX", "LITERAL_PATHSPECS", "NOGLOB_PATHSPECS", "NO_REPLACE_OBJECTS"),
+        *("INTERNAL_SUPER_PREFIX", "LITERAL_PATHSPECS", "NOGLOB_PATHSPECS"),
         *("OBJECT_DIRECTORY", "PREFIX", "QUARANTINE_PATH", "REPLACE_REF_BASE", "SHALLOW_FILE"),
         "WORK_TREE",
     )
@@ -35,14 +35,10 @@ _SETTINGS = {
     # The user's hooks and watchers are not for us to run.
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
-    # All of a copied index stays in its place.
-    "core.splitIndex": "false",
     # Snapshots of the working tree are in a bare repository below the checkout.
     "safe.bareRepository": "all",
 }
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
-AS_IT_IS: Mapping[str, str] = MappingProxyType({"GIT_NO_REPLACE_OBJECTS": "1"})
-"""Variables for a command that shall see objects themselves, not what `git replace` puts there."""
 WORKING_TREE = "."
 """Names the working tree as it stands where a commit is asked for."""
 _NOT_A_REPOSITORY = "not a git repository"
@@ -186,9 +182,9 @@ class Repository:
         return {name: found[name] for name in wanted if name in found}
 
     def blobs(self, names: Sequence[str]) -> list[bytes]:
-        """The contents of files, given by full hashes; not what `git replace` puts there."""
+        """The contents of files, given by full hashes."""
         asked = "".join(f"{name}\n" for name in names).encode()
-        printed = io.BytesIO(self.ask("cat-file", "--batch", given=asked, variables=AS_IT_IS))
+        printed = io.BytesIO(self.ask("cat-file", "--batch", given=asked))
         found: list[bytes] = []
         for name in names:
             _, kind, *size = printed.readline().decode().split()
@@ -323,11 +319,13 @@ def git_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Variables for a process of git, or one that runs git; `base` is `os.environ` unless given.
 
     A hook or a command of git that calls the ruler must not redirect it to another repository. git
-    speaks English, asks nothing and writes nothing that it need not. The user's GIT_CONFIG_* stay.
+    speaks English, asks nothing, writes nothing that it need not and takes objects for themselves,
+    not for what `git replace` puts there. The user's GIT_CONFIG_* stay.
     """
     inherited = os.environ if base is None else base
     variables = {key: value for key, value in inherited.items() if key not in _REDIRECTIONS}
     variables |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    variables["GIT_NO_REPLACE_OBJECTS"] = "1"
     count = variables.get("GIT_CONFIG_COUNT") or "0"
     if count.isdecimal():  # else git says itself what is wrong with it
         for number, (key, value) in enumerate(_SETTINGS.items(), int(count)):

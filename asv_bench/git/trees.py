@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from asv_bench.errors import Refused
-from asv_bench.git.repository import AS_IT_IS, GitError, NoRepository, Repository, quoted
+from asv_bench.git.repository import GitError, NoRepository, Repository, quoted
 from asv_bench.process.environment import COMMIT_MARKER, MEASURED_PACKAGES
 
 RULER_PATHS = ("asv_bench", "asv.conf.json")
@@ -190,7 +190,7 @@ def packages_of(commit: str, repository: Repository) -> bytes:
     Raises GitError if the repository lacks the commit.
     """
     listing = ("ls-tree", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES)
-    return repository.ask(*listing, variables=AS_IT_IS)
+    return repository.ask(*listing)
 
 
 def lay_out(commit: str, repository: Repository, folder: Path) -> Path:
@@ -224,7 +224,7 @@ def lay_out(commit: str, repository: Repository, folder: Path) -> Path:
 def _entries(commit: str, repository: Repository) -> list[TreeEntry]:
     """The files of a commit's measured packages; none if it has none of the packages."""
     listing = ("ls-tree", "-r", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES)
-    listed = [entry.partition("\t") for entry in repository.names(*listing, variables=AS_IT_IS)]
+    listed = [entry.partition("\t") for entry in repository.names(*listing)]
     paths = [path for _, _, path in listed]
     if away := next((path for path in paths if _ODD & {*path.split("/")}), None):
         raise GitError(f"commit {commit[:8]} has a path that leads elsewhere: {away!r}.")

@@ -1,4 +1,4 @@
-"""A commit is laid out as it is: no attribute, filter or setting changes a byte of it."""
+"""A commit, and the working tree, are laid out as they are, whatever git would make of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import pytest
 from toy_project import git
 
 from asv_bench.errors import Refused
+from asv_bench.git.trees import working_tree
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import OwnSuite
+
+ODD_NAMES = [b"a b.py", b"tab\t.py", b"line\nend.py", 'ä".py'.encode(), b"latin\xfc\\.py", b"-x.py"]
 
 
 @pytest.fixture
@@ -25,6 +28,7 @@ def root(tmp_path: Path) -> Path:
     (root / "engine" / "__init__.py").write_bytes(b"# $Id$ $Format:%H$\r\nSTEP = 1\n")
     git(root, "init", "--quiet", "--initial-branch=main")
     git(root, "config", "core.autocrlf", "false")
+    committed(root)
     return root
 
 
@@ -34,6 +38,11 @@ def committed(root: Path) -> str:
     return git(root, "rev-parse", "HEAD").strip()
 
 
+def laid_out(root: Path, name: str) -> Path:
+    suite = OwnSuite(root)
+    return suite.folder_of(suite.resolve(name).hash) / "engine"
+
+
 @pytest.mark.parametrize(
     "attributes",
     [
@@ -41,10 +50,8 @@ def committed(root: Path) -> str:
         *("filter=loud", "working-tree-encoding=UTF-16"),
     ],
 )
-@pytest.mark.parametrize("name", ["HEAD", "."])
-def test_attributes_change_nothing(root: Path, attributes: str, name: str) -> None:
+def test_attributes_change_nothing(root: Path, attributes: str) -> None:
     expected = (root / "engine" / "__init__.py").read_bytes()
-    committed(root)
     (root / ".gitattributes").write_text(f"engine/*.py {attributes}\n")
     (root / ".git" / "info" / "attributes").write_text(f"engine/*.py {attributes}\n")
     git(root, "add", ".gitattributes")
@@ -52,58 +59,59 @@ def test_attributes_change_nothing(root: Path, attributes: str, name: str) -> No
     git(root, "config", "filter.loud.smudge", "tr a-z A-Z")
     git(root, "config", "filter.loud.clean", "tr a-z A-Z")
     git(root, "config", "core.autocrlf", "true")
-    suite = OwnSuite(root)
-    directory = suite.folder_of(suite.resolve(name).hash)
-    assert (directory / "engine" / "__init__.py").read_bytes() == expected
+    for name in ("HEAD", "."):
+        assert (laid_out(root, name) / "__init__.py").read_bytes() == expected
 
 
-def test_modes_and_links_inside_are_kept(root: Path) -> None:
-    engine = root / "engine"
+def test_modes_links_and_submodules_are_kept(root: Path, tmp_path: Path) -> None:
+    engine, inner = root / "engine", tmp_path / "inner"
     (engine / "run.sh").write_text("#!/bin/sh\n")
     (engine / "run.sh").chmod(0o755)
     (engine / "sub").mkdir()
     (engine / "sub" / "link.py").symlink_to("../__init__.py")
-    (engine / "folder").symlink_to("sub", target_is_directory=True)
+    (engine / "absolute").symlink_to("/etc/hostname")
     (root / "kernels").symlink_to("engine/sub")
-    committed(root)
-    (engine / "untracked.sh").write_text("")
-    (engine / "untracked.sh").chmod(0o700)
-    for name in ("HEAD", "."):
-        suite = OwnSuite(root)
-        directory = suite.folder_of(suite.resolve(name).hash)
-        laid_out = directory / "engine"
-        assert stat.S_IMODE((laid_out / "run.sh").stat().st_mode) & 0o111
-        assert not stat.S_IMODE((laid_out / "__init__.py").stat().st_mode) & 0o111
-        assert (laid_out / "sub" / "link.py").readlink() == Path("../__init__.py")
-        assert (laid_out / "folder").readlink() == Path("sub")
-        assert (directory / "kernels" / "link.py").read_bytes().endswith(b"STEP = 1\n")
-    assert stat.S_IMODE((laid_out / "untracked.sh").stat().st_mode) & 0o111
-
-
-def test_a_submodule_and_links_that_lead_out_are_kept_as_they_are(
-    root: Path, tmp_path: Path
-) -> None:
-    inner = tmp_path / "inner"
     git(tmp_path, "init", "--quiet", str(inner))
     git(inner, "commit", "--quiet", "--allow-empty", "--message", "inner")
     git(root, "-c", "protocol.file.allow=always", "submodule", "add", str(inner), "engine/third")
-    (root / "engine" / "absolute").symlink_to("/etc/hostname")
     commit = committed(root)
-    suite = OwnSuite(root)
-    directory = suite.folder_of(commit)
-    assert (directory / "engine" / "absolute").readlink() == Path("/etc/hostname")
-    assert list((directory / "engine" / "third").iterdir()) == []
     # A submodule that is not checked out is no change.
     git(root, "submodule", "deinit", "--force", "engine/third")
+    suite = OwnSuite(root)
     assert suite.are_same(commit, suite.resolve(".").hash)
+    (engine / "untracked.sh").write_text("")
+    (engine / "untracked.sh").chmod(0o700)
+    for name in ("HEAD", "."):
+        found = laid_out(root, name)
+        assert stat.S_IMODE((found / "run.sh").stat().st_mode) & 0o111
+        assert not stat.S_IMODE((found / "__init__.py").stat().st_mode) & 0o111
+        assert (found / "sub" / "link.py").readlink() == Path("../__init__.py")
+        assert (found / "absolute").readlink() == Path("/etc/hostname")
+        assert (found.parent / "kernels" / "link.py").read_bytes().endswith(b"STEP = 1\n")
+        assert list((found / "third").iterdir()) == []
+    assert stat.S_IMODE((found / "untracked.sh").stat().st_mode) & 0o111
+
+
+def test_names_of_any_bytes_are_kept(root: Path) -> None:
+    engine = os.fsencode(root / "engine")
+    for name in ODD_NAMES:
+        Path(os.fsdecode(engine + b"/" + name)).write_bytes(name)
+    tree = working_tree(root)
+    assert {os.fsencode(path) for path in tree.changed} == {b"engine/" + name for name in ODD_NAMES}
+    git(root, "config", "core.autocrlf", "false")
+    committed(root)
+    assert working_tree(root).changed == ()
+    for name in ("HEAD", "."):
+        found = {os.fsencode(one.name): one.read_bytes() for one in laid_out(root, name).iterdir()}
+        assert found.keys() == {b"__init__.py", *ODD_NAMES}
+        assert all(found[odd] == odd for odd in ODD_NAMES)
 
 
 def test_a_commit_is_not_what_replaces_it(root: Path) -> None:
-    commit = committed(root)
+    commit = git(root, "rev-parse", "HEAD").strip()
     (root / "engine" / "__init__.py").write_text("STEP = 2\n")
     git(root, "replace", commit, committed(root))
-    directory = OwnSuite(root).folder_of(commit)
-    assert (directory / "engine" / "__init__.py").read_bytes().endswith(b"STEP = 1\n")
+    assert (laid_out(root, commit) / "__init__.py").read_bytes().endswith(b"STEP = 1\n")
 
 
 @pytest.mark.parametrize(
@@ -152,10 +160,20 @@ def test_files_behind_a_link_that_replaced_their_folder_are_gone(root: Path) -> 
     committed(root)
     shutil.rmtree(root / "engine" / "sub")
     (root / "engine" / "sub").symlink_to("../other")
-    suite = OwnSuite(root)
-    laid_out = suite.folder_of(suite.resolve(".").hash) / "engine"
-    assert sorted(path.name for path in laid_out.iterdir()) == ["__init__.py", "sub"]
-    assert (laid_out / "sub").readlink() == Path("../other")
+    found = laid_out(root, ".")
+    assert sorted(path.name for path in found.iterdir()) == ["__init__.py", "sub"]
+    assert (found / "sub").readlink() == Path("../other")
+
+
+def test_a_file_that_is_tracked_though_ignored_is_in_a_snapshot(root: Path) -> None:
+    (root / ".gitignore").write_text("*.toml\nleft_out.py\n.asv/\n")
+    (root / "engine" / "table.toml").write_text("")
+    (root / "engine" / "left_out.py").write_text("")
+    git(root, "add", "--force", "engine/table.toml")
+    assert sorted(one.name for one in laid_out(root, ".").iterdir()) == [
+        "__init__.py",
+        "table.toml",
+    ]
 
 
 def test_a_checkout_that_no_search_path_can_hold_is_refused(tmp_path: Path) -> None:
