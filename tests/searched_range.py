@@ -39,7 +39,7 @@ class Parts:
 
         class Counted(SimulatedCommits):
             def __init__(self) -> None:
-                self._devices = tuple(machine.devices)
+                self.devices = machine.devices
 
             def prepare(self, commit: str, device: str | None = None):
                 return machine.prepare(commit, device)

@@ -20,7 +20,7 @@ from asv_bench.measure.samples import (
 )
 from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.subjects.subject import Metric
-from tests.simulations.rounds_of_pairs import RoundsOfPairs
+from tests.simulations.commits import RoundsOfPairs
 
 BASE, HEAD = "b" * 40, "c" * 40
 FIRST_LOOK = 6

@@ -14,24 +14,18 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
-from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
 
 from . import bisect as of_bisect
 from . import changes as of_changes
 from . import compare as of_compare
-from .noise import SITUATIONS
-from .replayed_noise import replayed
-
-CaseT = TypeVar("CaseT")
-PartT = TypeVar("PartT")
-RowT = TypeVar("RowT")
+from .noise import SITUATIONS, replayed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -47,68 +41,56 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     files = TableFiles(asked.markdown, record=asked.json)
     runs = asked.runs or (10_000 if asked.what == "compare" else 1000)
-    simulated = partial(_simulated, files, asked.workers)
-
-    def each(once: Callable[[CaseT, int], PartT]) -> Callable[[CaseT], list[partial[PartT]]]:
-        """A part for each run, with a seed of its own."""
-        return lambda case: [partial(once, case, asked.seed + run) for run in range(runs)]
-
+    seeds = range(asked.seed, asked.seed + runs)
     settings: dict[str, Any] = {"runs": runs, "seed": asked.seed}
+    results: dict[str, Any]
     if asked.what == "compare":
         plan = ComparisonPlan()
         noises: dict[str, of_compare.NoiseSource] = dict(SITUATIONS)
         for path in asked.replay:
             noises.update(replayed(path, plan.cap))
         cases = of_compare.cases(noises, plan)
-        parts = partial(of_compare.parts, runs=runs, plan=plan)
-        tallies = simulated(cases, parts, of_compare.Tally.of)
+        parts = [of_compare.parts(case, runs, plan) for case in cases]
+        tallies = list(map(of_compare.Tally.of, cases, _done(files, parts, asked.workers)))
         results = {
             "noises": {name: str(noise) for name, noise in noises.items()},
             "tallies": [{**asdict(tally), "broken": tally.broken(plan)} for tally in tallies],
         }
         settings = {"runs": runs, "plan": plan.to_json()}
-        table = of_compare.tally_table(tallies, noises, plan)
-        _write(files, "simulate", settings, results, table)
+        command, table = "simulate", of_compare.tally_table(tallies, noises, plan)
     elif asked.what == "bisect":
-        rows = simulated(of_bisect.SCENARIOS, each(of_bisect.bisect_once), of_bisect.row_of)
+        ranges = of_bisect.SCENARIOS
+        parts = [[partial(of_bisect.bisect_once, one, seed) for seed in seeds] for one in ranges]
+        rows = list(map(of_bisect.row_of, ranges, _done(files, parts, asked.workers)))
         settings["plan"] = SearchPlan().to_json()
-        table = of_bisect.bisect_table(rows)
-        _write(files, "simulate_bisect", settings, {"rows": rows}, table)
+        results = {"rows": rows}
+        command, table = "simulate_bisect", of_bisect.bisect_table(rows)
     else:
-        rates = simulated(of_changes.KINDS, each(of_changes.judge_once), of_changes.Rates.of)
+        kinds = of_changes.KINDS
+        parts = [[partial(of_changes.judge_once, kind, seed) for seed in seeds] for kind in kinds]
+        rates = list(map(of_changes.Rates.of, kinds, _done(files, parts, asked.workers)))
         results = {"rates": [asdict(one) for one in rates]}
-        table = of_changes.rates_table(rates, runs)
-        _write(files, "simulate_changes", settings, results, table)
-
-
-def _simulated(
-    files: TableFiles,
-    workers: int,
-    cases: Sequence[CaseT],
-    # What one process does at once, and what all of it comes to.
-    parts: Callable[[CaseT], Sequence[Callable[[], PartT]]],
-    row: Callable[[CaseT, Sequence[PartT]], RowT],
-) -> list[RowT]:
-    """What each case comes to."""
-    rows: list[RowT] = []
-    with (
-        Progress(files.console, "simulating", len(cases), "cases", is_apart=False) as progress,
-        ProcessPoolExecutor(workers) as pool,
-    ):
-        # All at once, so that no process waits for the last part of a case.
-        futures = [[pool.submit(part) for part in parts(case)] for case in cases]
-        for case, ones in zip(cases, futures, strict=True):
-            rows.append(row(case, [one.result() for one in ones]))
-            progress.advance()
-    return rows
-
-
-def _write(
-    files: TableFiles, command: str, settings: dict[str, Any], results: dict[str, Any], table: Table
-) -> None:
+        command, table = "simulate_changes", of_changes.rates_table(rates, runs)
     record = Record(command, settings, results=results)
     files.show(table)
     files.console.print(f"record: {record.write(files.record)}", highlight=False, soft_wrap=True)
+
+
+def _done(
+    files: TableFiles, parts: Sequence[Sequence[Callable[[], Any]]], workers: int
+) -> list[list[Any]]:
+    """What the parts of each case come to."""
+    done: list[list[Any]] = []
+    with (
+        Progress(files.console, "simulating", len(parts), "cases", is_apart=False) as progress,
+        ProcessPoolExecutor(workers) as pool,
+    ):
+        # All at once, so that no process waits for the last part of a case.
+        futures = [[pool.submit(part) for part in of_case] for of_case in parts]
+        for of_case in futures:
+            done.append([one.result() for one in of_case])
+            progress.advance()
+    return done
 
 
 if __name__ == "__main__":

@@ -93,8 +93,7 @@ def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -
     """Bisect one range of simulated commits.
 
     An answer is right if it names every commit with a step, alone or among neighbours that cannot
-    be measured, and no other. Without a step it is right if it names none, and says "slope" where
-    there is one and that there is nothing where there is nothing.
+    be measured, and no other; or says "slope", or that there is nothing, where that is so.
     """
     draws = np.random.default_rng([seed, _STEPS])
     commits = [f"commit {number}" for number in range(scenario.commits)]
@@ -114,23 +113,21 @@ def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -
     unsteady = {commits[-1]: scenario.unsteady}
     source = SimulatedCommits(log_times, scenario.noise, seed, names, unsteady)
     plan = plan or SearchPlan(is_inside=scenario.is_inside)
-    searched = 0
-
-    def count(probe: Probe) -> None:
-        nonlocal searched
-        searched += probe.stage is Stage.SEARCH
-
-    finding = Search(lambda part: source, GOOD, commits, SIMULATED, plan=plan, on_probe=count).run()
+    probes: list[Probe] = []
+    finding = Search(
+        lambda part: source, GOOD, commits, SIMULATED, plan=plan, on_probe=probes.append
+    ).run()
     culprits = {commits[place] for place in places}
     named = [set(step.commits) for step in finding.confirmed_steps]
     is_wrong = any(not one & culprits for one in named)
-    are_all_named = len(named) == len(culprits) and not is_wrong
     if scenario.slope:
         right = not named and finding.shape is RangeShape.SLOPE
     elif not scenario.effects:
         right = finding.outcome is Outcome.NONE
     else:
+        are_all_named = len(named) == len(culprits) and not is_wrong
         right = are_all_named and finding.outcome is Outcome.FOUND
+    searched = sum(probe.stage is Stage.SEARCH for probe in probes)
     return Bisected(finding, right, is_wrong, sum(source.measured.values()), searched)
 
 

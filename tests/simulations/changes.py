@@ -102,7 +102,6 @@ class Rates:
 
     @classmethod
     def of(cls, kind: HistoryKind, judged: Sequence[_Hits]) -> Rates:
-        """The rates of so many judged histories."""
         false, found, asv_false, asv_found = np.sum(judged, axis=0).tolist()
         runs, step = len(judged), kind.step
         rates = (found / runs, asv_found / runs) if step else (None, None)

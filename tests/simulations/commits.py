@@ -4,18 +4,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
-from asv_bench.measure.samples import Absence, CommitUnusable, Pair, Reading
+from asv_bench.measure.samples import (
+    Absence,
+    CommitUnusable,
+    GpuConditions,
+    Pair,
+    Reading,
+    Round,
+)
 from asv_bench.subjects.subject import Metric
 
 from .noise import Noise
-from .rounds_of_pairs import RoundsOfPairs
 
 SIMULATED_BENCHMARK = "simulated.Workload.track_step_time"
 SIMULATED = Metric(SIMULATED_BENCHMARK, "seconds")
+_THROTTLED = GpuConditions(1.0, 1.0, 1.0, ("sw_thermal_slowdown",), 90, 1)
+"""Both lives of a pair that is to be discarded have it."""
+
+
+class RoundsOfPairs:
+    """A `RoundSource` of rounds of two cells, of which a subclass says what a pair measures."""
+
+    prepares_together = False
+
+    def pair(
+        self,
+        base: str,
+        head: str,
+        *,
+        head_first: bool,
+        benchmarks: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Mapping[str, Pair]:
+        """Of each benchmark, a pair in this order; one that is discarded is of a throttled GPU."""
+        raise NotImplementedError
+
+    def round(
+        self,
+        cells: Sequence[str],
+        order: Sequence[int] | None = None,
+        *,
+        metrics: Collection[str] | None = None,
+        device: str | None = None,
+    ) -> Round:
+        """See `RoundSource`."""
+        base, head = cells
+        order = tuple(order or (0, 1))
+        pairs = self.pair(base, head, head_first=order == (1, 0), benchmarks=metrics, device=device)
+        readings: tuple[dict[str, Reading], ...] = ({}, {})
+        for name, pair in pairs.items():
+            for of_cell, one in zip(readings, (pair.base, pair.head), strict=True):
+                of_cell[name] = replace(one, gpu=_THROTTLED) if pair.discarded else one
+        return Round(order, readings)
 
 
 class SimulatedCommits(RoundsOfPairs):
@@ -33,17 +78,12 @@ class SimulatedCommits(RoundsOfPairs):
     ) -> None:
         self._log_times = log_times
         self._unsteady = unsteady
-        self._devices = tuple(devices)
+        self.devices = tuple(devices)
         self._errors = {
             device: noise.figures(np.random.default_rng([seed, place]))
             for place, device in enumerate(devices)
         }
-        self.measured = dict.fromkeys(self._devices, 0)
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """The names that were given."""
-        return self._devices
+        self.measured = dict.fromkeys(self.devices, 0)
 
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """Raise CommitUnusable unless the commit has a time."""
@@ -63,7 +103,7 @@ class SimulatedCommits(RoundsOfPairs):
         """See `RoundsOfPairs`."""
         self.prepare(base)
         self.prepare(head)
-        place = self._devices[0] if device is None else device
+        place = device or self.devices[0]
         self.measured[place] += 1
         order = (head, base) if head_first else (base, head)
         first, second = (self._process(commit, place) for commit in order)

@@ -17,8 +17,7 @@ from asv_bench.compare.verdict import Verdict
 from asv_bench.lab.reach import Drawn, compare_many
 from asv_bench.output.table import Column, Table, digits, percent
 
-from .noise import Situation
-from .replayed_noise import ReplayedNoise
+from .noise import ReplayedNoise, Situation
 
 NoiseSource: TypeAlias = Situation | ReplayedNoise
 EFFECTS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.3)

@@ -19,9 +19,8 @@ from asv_bench.errors import Refused
 from asv_bench.lab.reach import Drawn, compare_many, own_differences
 from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Pair
-from tests.simulations.noise import SITUATIONS
-from tests.simulations.replayed_noise import BLOCK, ReplayedNoise, replayed
-from tests.simulations.rounds_of_pairs import RoundsOfPairs
+from tests.simulations.commits import RoundsOfPairs
+from tests.simulations.noise import BLOCK, SITUATIONS, ReplayedNoise, replayed
 
 CAP = ComparisonPlan().cap
 
