@@ -10,16 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.git.repository import Repository, quoted
+from asv_bench.git.repository import PERSON, Repository, quoted
 
 _PROSE = {".md", ".rst", ".adoc", ".svg", ".png", ".jpg", ".jpeg", ".gif", ".webp"}
 _PROSE_NAMES = {"authors", "changelog", "changes", "history", "license", "news", "notice", "readme"}
-_PERSON = {
-    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "kvtrail"),
-    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "kvtrail@localhost"),
-    # The same part of the same commit has the same hash whenever it is made.
-    **dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2000-01-01T00:00:00+0000"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +101,7 @@ class PartCommits:
         ask("update-index", "-z", "--index-info", given=given, variables=self._index)
         tree = self._written.line("write-tree", "--missing-ok", variables=self._index)
         message = "a part of a commit"
-        return self._written.line("commit-tree", "-m", message, tree, variables=_PERSON)
+        return self._written.line("commit-tree", "-m", message, tree, variables=PERSON)
 
 
 def _is_prose(path: str) -> bool:

@@ -6,12 +6,11 @@ system does, and come back to git as they were. Texts of commits are for reading
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +34,18 @@ _SETTINGS = {
     # The user's hooks and watchers are not for us to run.
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
+    "core.symlinks": "true",
     # Snapshots of the working tree are in a bare repository below the checkout.
     "safe.bareRepository": "all",
 }
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+PERSON = {
+    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "kvtrail"),
+    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "kvtrail@localhost"),
+    # What has the same files has the same hash whenever it is made.
+    **dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2000-01-01T00:00:00+0000"),
+}
+"""Variables for a commit that is not the user's."""
 WORKING_TREE = "."
 """Names the working tree as it stands where a commit is asked for."""
 _NOT_A_REPOSITORY = "not a git repository"
@@ -180,19 +187,6 @@ class Repository:
             commit = Commit(name.decode(), _readable(subject), _readable(author), family)
             found[commit.hash] = commit
         return {name: found[name] for name in wanted if name in found}
-
-    def blobs(self, names: Sequence[str]) -> list[bytes]:
-        """The contents of files, given by full hashes."""
-        asked = "".join(f"{name}\n" for name in names).encode()
-        printed = io.BytesIO(self.ask("cat-file", "--batch", given=asked))
-        found: list[bytes] = []
-        for name in names:
-            _, kind, *size = printed.readline().decode().split()
-            if kind != "blob":
-                raise GitError(f"the repository at {self.path} lacks the object {name}.")
-            found.append(printed.read(int(size[0])))
-            printed.readline()
-        return found
 
     def tags(self) -> dict[str, str]:
         """The commits that tags name, by the tag's name; tags of other things are left out."""

@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 import subprocess
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -114,16 +114,8 @@ def test_a_commit_is_not_what_replaces_it(root: Path) -> None:
     assert (laid_out(root, commit) / "__init__.py").read_bytes().endswith(b"STEP = 1\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("..", r"leads elsewhere: 'engine/\.\./x\.py'"),
-        (".git", "leads elsewhere"),
-        ("out", "two things at the path 'engine/out'"),
-        ("x.py", "two things at the path 'engine/x.py'"),
-    ],
-)
-def test_a_path_that_leads_out_is_refused(root: Path, tmp_path: Path, name: str, said: str) -> None:
+@pytest.mark.parametrize("name", ["..", ".git", "out", "x.py"])
+def test_nothing_is_written_where_a_path_leads_out(root: Path, tmp_path: Path, name: str) -> None:
     blob = git(root, "hash-object", "-w", "engine/__init__.py").strip()
     (tmp_path / "outside").mkdir()
     (tmp_path / "target").write_text(str(tmp_path / "outside"))
@@ -144,12 +136,12 @@ def test_a_path_that_leads_out_is_refused(root: Path, tmp_path: Path, name: str,
     links = [("120000", one, link) for one in ("out", "x.py")]
     inner = tree(*links, ("40000", name, tree(file)), file)
     commit = git(root, "commit-tree", tree(("40000", "engine", inner)), "-m", "out").strip()
-    with pytest.raises(CommitUnusable, match=said):
+    # Git decides itself what it refuses.
+    with pytest.raises(CommitUnusable, match="invalid path") if name[0] == "." else nullcontext():
         OwnSuite(root).folder_of(commit)
-    # Of any repository git writes all files, and decides itself what it refuses.
     with suppress(CommitUnusable), DeclaredSubject.of_command(root, ["true"]).pairs() as source:
         source.prepare(commit)
-    assert not list(root.rglob("x.py"))
+    assert all(commit in path.parts for path in root.rglob("x.py"))
     assert not list((tmp_path / "outside").iterdir())
 
 

@@ -165,7 +165,7 @@ def test_an_interrupted_unpacking_leaves_nothing(
         raise KeyboardInterrupt
 
     suite = OwnSuite(toy.root)
-    monkeypatch.setattr(trees, "write_entries", interrupt)
+    monkeypatch.setattr(trees, "_exact", interrupt)
     with pytest.raises(KeyboardInterrupt):
         suite.folder_of(toy.commits[0])
     assert not list((toy.root / ".asv" / "verdicts" / "commits").iterdir())
