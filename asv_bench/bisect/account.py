@@ -19,8 +19,8 @@ from asv_bench.bisect.finding import (
     Step,
 )
 from asv_bench.compare.verdict import Comparison, word_of
-from asv_bench.git.file_changes import FileChange
 from asv_bench.git.repository import Commit, kind_of, short
+from asv_bench.git.trees import FileChange
 from asv_bench.output.progress import Progress
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
 from asv_bench.words import first_of

@@ -23,8 +23,7 @@ from asv_bench.stats.few_pairs import (
     pooled_p,
     separation_p,
 )
-from asv_bench.stats.paired import Floats, hodges_lehmann, location_p, shift_interval
-from asv_bench.stats.sequential import holm
+from asv_bench.stats.paired import Floats, hodges_lehmann, holm, location_p, shift_interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from asv_bench.bisect.file_search import FileFinding, FileSearch, FileTry
 from asv_bench.bisect.finding import Direction, SearchPlan
 from asv_bench.compare.comparison import Headway
 from asv_bench.errors import Refused
-from asv_bench.git.file_changes import FileChange, PartCommits, changes_between
 from asv_bench.git.repository import Commit
+from asv_bench.git.trees import FileChange, PartCommits, changes_between
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences

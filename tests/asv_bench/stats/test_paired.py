@@ -13,13 +13,15 @@ from asv_bench.stats.paired import (
     Alternative,
     Share,
     hodges_lehmann,
+    holm,
     location_p,
+    look_levels,
+    one_sided_look_levels,
     robust_sigma,
     share_in_rounds,
     shift_interval,
     undisturbed,
 )
-from asv_bench.stats.sequential import holm, look_levels, one_sided_look_levels
 
 
 def wilcoxon_p(values: np.ndarray, alternative: Alternative) -> float:
