@@ -85,8 +85,7 @@ def sentence_of(error: Exception) -> str | None:
 def session_of(arguments: Sequence[str]) -> AbstractContextManager[None]:
     """Keep other sessions away while a command line measures that must be alone.
 
-    Raises Refused if another session measures in this checkout then, or the command works in a
-    checkout of kvtrail only.
+    Raises Refused where another one measures, or the command works in a checkout of kvtrail only.
     """
     command = command_of(arguments)
     if command is None or {"--help", "--render"} & set(arguments):

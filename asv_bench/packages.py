@@ -18,10 +18,7 @@ _DISTRIBUTIONS = {
 
 
 def require_packages(*modules: str) -> None:
-    """See before measuring that modules can be imported which are needed only later.
-
-    Raises Refused if one is missing; the sentence names its package.
-    """
+    """See before measuring that modules can be imported later; Refused names what is missing."""
     for module in modules:
         with suppress(ImportError, ValueError):
             if util.find_spec(module) is not None:

@@ -66,11 +66,8 @@ class NoRepository(GitError):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit by its full hash, with the first paragraph of its message and its author's name.
-
-    Both are for reading, and empty where the repository does not hold the commit. `parents` are
-    full hashes, the first parent first.
-    """
+    """A commit by its full hash, with what may be read of it: the first paragraph of its message,
+    and its author's name. `parents` are full hashes. All is empty where no repository holds it."""
 
     hash: str
     subject: str = ""
@@ -99,10 +96,7 @@ def short(commit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository that is only asked: a clone, a linked worktree, or a bare directory.
-
-    `path` itself must be one: a repository around it is not asked.
-    """
+    """A repository: a clone, a linked worktree, or a bare directory, not one around `path`."""
 
     path: Path
 
@@ -115,8 +109,8 @@ class Repository:
     ) -> bytes:
         """What a command of git prints that reads `given`.
 
-        `variables` are set beside those of `git_environment`. Raises GitError with git's own words,
-        if the command ends with another exit code than 0 or `also_fine`.
+        `variables` are set beside those of `git_environment`. Raises GitError with git's own words
+        where the exit code is neither 0 nor `also_fine`.
         """
         is_bare = not (self.path / ".git").exists() and (self.path / "objects").is_dir()
         place = [f"--git-dir={self.path}"] if is_bare else ["-C", str(self.path)]
@@ -147,8 +141,7 @@ class Repository:
         return os.fsdecode(self.ask(*arguments, variables=variables)).split("\0")[:-1]
 
     def resolve(self, name: str) -> str | None:
-        """The full hash of the commit that HEAD~3, a tag or another name means; None if there is
-        none.
+        """The full hash of the commit that HEAD~3, a tag or another name means; None without one.
 
         Raises GitError if git cannot look, or says more about the name than that.
         """
@@ -198,8 +191,7 @@ class Repository:
     def write_files(self, commit: str, folder: Path) -> list[str]:
         """Write all files of a commit to an empty folder as a checkout does, filters included.
 
-        An index of its own is used, so that the repository's is not touched. Returns a sentence for
-        each submodule, whose files are not written.
+        Returns a sentence for each submodule, whose files are not written.
         """
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             places = {"GIT_INDEX_FILE": f"{scratch}/index", "GIT_WORK_TREE": str(folder.resolve())}
@@ -212,10 +204,7 @@ class Repository:
 
 
 def resolve_revision(revision: str, root: Path) -> Commit:
-    """The commit that a revision names in the repository at `root`.
-
-    Raises Refused if git knows no such commit.
-    """
+    """The commit that a revision names in the repository at `root`; Refused if there is none."""
     if not revision or revision.startswith("-"):
         raise Refused(f"{revision!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
     repository = Repository(root)
@@ -234,9 +223,8 @@ def resolve_revision(revision: str, root: Path) -> Commit:
 def commits_between(good: str, bad: str, repository: Repository) -> list[Commit]:
     """The commits after `good` up to and with `bad`, oldest first, first parents only.
 
-    A merge counts as one commit, with all that it brought in. Both ends are full hashes.
-
-    Raises Refused if `good` does not lie before `bad` on its line of first parents.
+    A merge counts as one commit, with all that it brought in. Both ends are full hashes; Refused if
+    `good` does not lie before `bad` on its line of first parents.
     """
     found = list(repository.commits(repository.first_parents(bad, f"^{good}")).values())
     if not found or found[0].parents[:1] != (good,):
@@ -297,8 +285,7 @@ def commits_on_line(
 ) -> tuple[list[Commit], int]:
     """The commits on the line of first parents that ends at `tip`; how many are not on it.
 
-    Only on such a line is a commit's neighbour its ancestor. Where there is no repository, dates
-    order all commits.
+    Only there is a commit's neighbour its ancestor. Without a repository dates order all commits.
     """
     measured = {commit.hash: commit for commit in commits_in_order(dates, repository)}
     try:

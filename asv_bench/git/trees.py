@@ -53,7 +53,7 @@ class WorkingTree:
 def working_tree(repository: Path) -> WorkingTree:
     """Ask git what is checked out; untracked files count as changes unless git ignores them.
 
-    A GitError tells of a repository that git does not read, such as another user's.
+    Raises GitError where git does not read the repository, such as another user's.
     """
     git, commit = Repository(repository), None
     with suppress(NoRepository):
@@ -66,11 +66,10 @@ def working_tree(repository: Path) -> WorkingTree:
 
 
 def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKAGES) -> str:
-    """Commit files of the working tree at `root`; return the full hash.
+    """Commit files of the working tree at `root`, byte for byte; return the full hash.
 
-    Files are kept byte for byte as they stand, whatever git would make of them. An unchanged tree
-    gives the same hash again. `repository` is a bare one, made where there is none. `paths` are
-    folders below `root`, of which files that git ignores are left out.
+    An unchanged tree gives the same hash again. `repository` is a bare one, made where there is
+    none. `paths` are folders below `root`, of which files that git ignores are left out.
 
     Raises GitError if there is nothing to measure at `root`, or git cannot read it.
     """
@@ -107,10 +106,7 @@ def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKA
 
 
 def packages_of(commit: str, repository: Repository) -> bytes:
-    """Bytes that are equal for commits with the same measured packages; empty if there are none.
-
-    Raises GitError if the repository lacks the commit.
-    """
+    """Bytes that are equal for commits with the same measured packages; empty if there are none."""
     return repository.ask("ls-tree", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES)
 
 
@@ -118,9 +114,8 @@ def lay_out(commit: str, repository: Repository, folder: Path) -> Path:
     """The folder below `folder` with a commit's measured packages; it is made on first use.
 
     `commit` is a full hash. The folder is made as a whole or not at all, also if several processes
-    make it at the same time. The least recently used folders are removed.
-
-    Raises GitError if the repository lacks the commit or a part of it, or git refuses its paths.
+    make it at the same time. Raises GitError if the repository lacks the commit or a part of it, or
+    git refuses its paths.
     """
     directory = folder / commit
     if not (directory / COMMIT_MARKER).is_file():
@@ -189,10 +184,7 @@ class FileChange:
 
 
 def changes_between(base: str, head: str, repository: Repository) -> list[FileChange]:
-    """The changes that make the files of a commit those of another, in the order of their paths.
-
-    Both are full hashes. Raises GitError if the repository lacks one of them.
-    """
+    """The changes that make the files of a commit those of another, in the order of their paths."""
     fields = iter(
         repository.names(
             *("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--find-renames"),
@@ -220,10 +212,9 @@ def changes_between(base: str, head: str, repository: Repository) -> list[FileCh
 
 
 class PartCommits:
-    """Commits of a base with some of the changes that lead to another commit.
+    """Commits of a base, given by its full hash, with some of the changes that lead to another.
 
-    The base is a full hash in the repository that is given. `repository` is one of this class's
-    own, below `folder`: it holds the commits that were made, and all of the other's.
+    `repository`, below `folder`, holds the commits that were made, and all of the other's.
     """
 
     def __init__(self, base: str, repository: Repository, folder: Path) -> None:

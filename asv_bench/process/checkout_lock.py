@@ -56,10 +56,7 @@ def checkout_lock(root: Path) -> Iterator[None]:
 
 @contextmanager
 def _taken(path: Path) -> Iterator[str]:
-    """Hold a lock, whose file says meanwhile whose it is.
-
-    Gives a sentence that names the session that holds it, if another one does.
-    """
+    """Hold a lock, whose file says whose it is; gives a sentence of the session that has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         try:

@@ -31,10 +31,8 @@ _USERS_OWN = os.environ.get(THREADS_VARIABLE)
 
 
 def measured_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of a process that measures: one thread where the user set no number.
-
-    `environment` is what it would inherit; None: this process's own variables.
-    """
+    """The variables of a process that measures, made of those that it would inherit (None: this
+    process's own): one thread where the user set no number."""
     inherited = dict(os.environ if environment is None else environment)
     inherited[THREADS_VARIABLE] = inherited.get(THREADS_VARIABLE, "").strip() or "1"
     return inherited
@@ -47,10 +45,8 @@ def users_environment() -> dict[str, str]:
 
 
 def measured_threads() -> int:
-    """The number of threads of the processes that this one starts, or of itself if it measures.
-
-    Raises Refused if the user's value is not a number: torch would use all cores.
-    """
+    """The number of threads of measured processes; Refused if the user's value is none: torch would
+    use all cores."""
     text = measured_environment()[THREADS_VARIABLE]
     # OpenMP takes a list, a number for each level of nesting; torch uses the first.
     first = text.partition(",")[0].strip()
@@ -81,10 +77,9 @@ def search_path(paths: Sequence[str]) -> str:
 def borrowed_paths() -> list[str]:
     """Directories from which this interpreter imports packages, in order, its own library excluded.
 
-    The interpreter may itself live in a virtual environment that borrows from another one by a
-    `.pth` file, so the search path as it stands is what counts, not where it was configured.
-    Checkouts of this project are left out: a measured process must not find any engine but that of
-    its commit.
+    A virtual environment may borrow from another one by a `.pth` file, so the search path as it
+    stands is what counts. Checkouts of this project are left out: a measured process must not find
+    any engine but that of its commit.
     """
     standard = [os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
     library = {*standard, *(os.path.join(path, "lib-dynload") for path in standard)}

@@ -54,10 +54,7 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Other processes on a GPU, and the share of time in which it is busy.
-
-    `busy_percent` is of the driver's last reading; None where it gives none.
-    """
+    """Other processes on a GPU, and per cent of the driver's last reading in which it was busy."""
 
     device: str
     processes: tuple[int, ...]
@@ -204,10 +201,7 @@ class GpuWatch:
                 self._over.wait(POLL_SECONDS)
 
     def conditions(self, begun: float, ended: float) -> GpuConditions | None:
-        """What was read between two moments of `time.monotonic`; None where nothing was.
-
-        Idle moments count only if there are no others.
-        """
+        """What was read between two moments of `time.monotonic`, but for idle ones, if anything."""
         states = [state for at, state in self._readings if begun <= at <= ended]
         working = [state for state in states if "gpu_idle" not in state.clock_events] or states
         clocks = [state.sm_clock_mhz for state in working if state.sm_clock_mhz is not None]

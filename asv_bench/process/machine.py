@@ -74,10 +74,7 @@ class MachineFacts:
 
 
 def machine_facts() -> MachineFacts:
-    """The facts of this machine, under the name that `machine_name` or `KVTRAIL_MACHINE` gives it.
-
-    Raises Refused if `KVTRAIL_MACHINE` names a reference machine that this one is not.
-    """
+    """The facts of this machine, under the name of `machine_name`."""
     versions = _torch_versions()
     unnamed = MachineFacts(
         name="",
@@ -97,9 +94,9 @@ def machine_facts() -> MachineFacts:
 
 
 def machine_name(facts: MachineFacts, wanted: str | None = None) -> str:
-    """A reference machine's where its rule holds, else `own-` and a slug, which git ignores.
+    """A reference machine's where it is one, else `own-` and a slug of its hardware or of `wanted`.
 
-    The slug is of the hardware, or of what the user has `wanted`.
+    Raises Refused if a reference machine is wanted that this one is not.
     """
     name = wanted or _BY_HARDWARE
     is_usable = facts.gpu is None or (facts.gpu_count == 1 and facts.cuda is not None)
@@ -128,11 +125,10 @@ def chosen_device(device: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What else the machine did just before a measurement.
+    """What else the machine did just before a measurement; None, or nothing, where it is not known.
 
     `busy_cores` are what other processes kept busy on average over a moment, `load` is the load
-    average over the last minute, `governors` are the ways in which frequencies of cores are chosen.
-    None, or nothing, where the system does not say.
+    average over the last minute, `governors` choose the frequencies of cores.
     """
 
     cores: int

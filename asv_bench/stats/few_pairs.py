@@ -68,10 +68,7 @@ def guarded_rank_sum_p(base: Floats, head: Floats) -> Floats:
 
 
 def rank_sum_p(base: Floats, head: Floats) -> Floats:
-    """The exact p-value of the rank-sum test (Wilcoxon, Mann and Whitney); ties count for the base.
-
-    There need not be as many processes of both.
-    """
+    """The exact p-value of Wilcoxon's, Mann's and Whitney's test; ties count for the base."""
     wins = (head[..., :, None] > base[..., None, :]).sum(axis=(-1, -2))
     return np.asarray(_rank_sum_tails(head.shape[-1], base.shape[-1])[wins])
 

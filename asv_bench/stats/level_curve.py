@@ -200,8 +200,7 @@ class LevelCurve:
     def most_informative(self, pending: Sequence[int] = ()) -> int:
         """The commit whose pair with the good end is expected to tell most of where jumps are.
 
-        `pending` commits are being measured on other devices: what their pairs will tell is not
-        asked again.
+        What the pairs of `pending` commits, on other devices, will tell is not asked again.
         """
         jumps = np.zeros(self.count)
         for gap in self.gaps():

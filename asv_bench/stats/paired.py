@@ -41,12 +41,10 @@ def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -
 
     Wilcoxon's test sees more in noise that is alike in all pairs, but three outliers on the wrong
     side, which get its highest ranks, blind it at small levels; the sign test does not mind them.
-    The smaller of both p-values is referred to its own distribution over all signs, which takes
-    into account that there are two.
+    The smaller of both p-values is referred to its own distribution over all signs.
 
-    Each ratio is as likely to be positive as negative where the centre is 0; "greater" says that it
-    is positive, "less" negative. Exact with ties too; zeros are ranked and count for neither side
-    (Pratt 1959). 1 where there is no evidence.
+    Where the centre is 0 each ratio is as likely to be positive ("greater") as negative ("less").
+    Exact with ties; zeros are ranked and count for neither side (Pratt 1959).
     """
     values = np.asarray(log_ratios, np.float64)
     sizes = np.abs(values)
@@ -262,13 +260,11 @@ class Share:
 def share_in_rounds(
     whole: Mapping[float, float], part: Mapping[float, float], confidence: float
 ) -> Share | None:
-    """The ratio of two shifts, with its interval by inverting Wilcoxon's test.
+    """The ratio of two shifts, with its interval by inverting Wilcoxon's test; None without any.
 
     A ratio is in the interval if `ratio * whole - part` may well be centred at 0 (Fieller 1954,
     with ranks in place of means): the two need not be independent, nor the whole known exactly.
-
-    Both are differences of logarithms, by when the life that both rest on began; the whole is shown
-    to be positive. None if they share none.
+    Both are differences of logarithms, by when the life that both rest on began.
     """
     rounds = sorted(whole.keys() & part.keys())
     if not rounds:

@@ -21,10 +21,7 @@ class Summary:
 
 
 def summarize(values: Sequence[float] | npt.NDArray[np.float64], factor: float = 1.0) -> Summary:
-    """Mean, percentiles (linear between neighbours) and maximum of the values that are not NaN.
-
-    `factor` takes them to another unit.
-    """
+    """The values that are not NaN, in another unit by `factor`; percentiles are linear between."""
     array = np.asarray(values, np.float64)
     array = array[~np.isnan(array)]
     if not array.size:

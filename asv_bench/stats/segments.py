@@ -151,9 +151,8 @@ def step_between(
 ) -> tuple[float, float, Floats]:
     """The step after the first `before` of the values, by generalized least squares.
 
-    What a session adds is the same on both sides of the step. Gives the height, after minus before,
-    by how much that may be off as a standard deviation, and the values without what their sessions
-    are thought to have added.
+    What a session adds is the same on both sides. Gives the height, its standard deviation, and the
+    values without what their sessions are thought to have added.
     """
     same = np.equal.outer(sessions, sessions) * session_sd**2
     of_sides = np.zeros((len(values), 2))
