@@ -11,24 +11,23 @@ from errno import EDQUOT, ENOSPC
 from signal import SIGINT
 
 try:
-    from asv_bench.packages import missing_sentence
+    from rich.text import Text
 
-    try:
-        from rich.text import Text
+    from asv_bench.cli.commands import app_for, command_of
+    from asv_bench.errors import BenchError, Interrupted, NothingMeasured, Refused, missing_sentence
+    from asv_bench.output.console import make_console
+    from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
+    from asv_bench.process.checkout_lock import checkout_lock
+    from asv_bench.process.environment import measured_environment
+    from asv_bench.session.exit_codes import ExitCode
+except ModuleNotFoundError as error:
+    from asv_bench.errors import missing_sentence
 
-        from asv_bench.cli.commands import app_for, command_of
-        from asv_bench.errors import BenchError, Interrupted, NothingMeasured, Refused
-        from asv_bench.output.console import make_console
-        from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
-        from asv_bench.process.checkout_lock import checkout_lock
-        from asv_bench.process.environment import measured_environment
-        from asv_bench.session.exit_codes import ExitCode
-    except ModuleNotFoundError as error:
-        sentence = missing_sentence(error)
-        if sentence is None:
-            raise
-        print(f"error: {sentence}", file=sys.stderr)
-        sys.exit(2)
+    sentence = missing_sentence(error)
+    if sentence is None:
+        raise
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(2)
 except KeyboardInterrupt:
     print("interrupted: nothing was measured.", file=sys.stderr)
     sys.exit(128 + SIGINT)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from asv_bench.cli.report import branch_to_show
-from asv_bench.errors import Refused
+from asv_bench.errors import Refused, require_packages
 from asv_bench.fleet.opening import FleetOptions
 from asv_bench.git.repository import WORKING_TREE, resolve_revision
 from asv_bench.history.confirming import Confirming
@@ -16,7 +16,6 @@ from asv_bench.history.standing import ANSWERS
 from asv_bench.history.stored_changes import stored_changes
 from asv_bench.output.console import print_sentences
 from asv_bench.output.record import require_places
-from asv_bench.packages import require_packages
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     MOST,

@@ -10,7 +10,13 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
+from asv_bench.errors import (
+    Interrupted,
+    MeasurementFailed,
+    NothingMeasured,
+    Refused,
+    require_packages,
+)
 from asv_bench.fleet.fleet import Fleet, hosts_json, look_around, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.history.life_rounds import LifeRounds
@@ -19,7 +25,6 @@ from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import command_line
-from asv_bench.packages import require_packages
 from asv_bench.peers.contest import contests_of, put_on_disk
 from asv_bench.peers.lives.life import KVTRAIL
 from asv_bench.peers.rounds import KeptRounds, PeerRounds, find_peers, peers_subject

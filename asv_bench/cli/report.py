@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asv_bench.errors import MeasurementFailed, NothingMeasured
+from asv_bench.errors import MeasurementFailed, NothingMeasured, require_packages
 from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.history.asv_results import read_results
 from asv_bench.history.filing import write_published
@@ -19,7 +19,6 @@ from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.stored_json import read_stored
-from asv_bench.packages import require_packages
 from asv_bench.process.environment import measured_environment
 from asv_bench.process.run_apart import last_words
 from asv_bench.session.options import AxisKind, ResultsFolder, SubjectPath

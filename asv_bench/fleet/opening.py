@@ -16,12 +16,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import MeasurementFailed, Refused, require_packages
 from asv_bench.fleet.fleet import Fleet, FleetHost, HostGone
 from asv_bench.fleet.host import Host, Look, Order, Told, disturbances
 from asv_bench.measure.log import RULER
 from asv_bench.output.console import print_sentences
-from asv_bench.packages import require_packages
 from asv_bench.process.environment import THREADS_VARIABLE, users_environment
 from asv_bench.process.gpu import visible_gpus
 from asv_bench.subjects.declared import DeclaredSubject

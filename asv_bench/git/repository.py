@@ -18,18 +18,9 @@ from types import MappingProxyType
 
 from asv_bench.errors import MeasurementFailed, Refused
 
-# Those of `git rev-parse --local-env-vars`, which git sets in hooks, and what changes the meaning
-# of paths. GIT_CONFIG_* is not among them: trust in a directory may be given by it.
-_REDIRECTIONS = frozenset(
-    f"GIT_{name}"
-    for name in (
-        *("ALTERNATE_OBJECT_DIRECTORIES", "ATTR_SOURCE", "COMMON_DIR", "DIR", "GLOB_PATHSPECS"),
-        *("GRAFT_FILE", "ICASE_PATHSPECS", "IMPLICIT_WORK_TREE", "INDEX_FILE", "NAMESPACE"),
-        *("INTERNAL_SUPER_PREFIX", "LITERAL_PATHSPECS", "NOGLOB_PATHSPECS"),
-        *("OBJECT_DIRECTORY", "PREFIX", "QUARANTINE_PATH", "REPLACE_REF_BASE", "SHALLOW_FILE"),
-        "WORK_TREE",
-    )
-)
+_KEPT_VARIABLES = tuple(f"GIT_{what}" for what in ("CONFIG", "EXEC", "LFS", "SSH", "SSL", "TEST"))
+"""What git's variables begin with that are the user's settings, such as trust in a directory. All
+others a hook or a command of git may have set, to its own repository, index or meaning of paths."""
 _SETTINGS = {
     # The user's hooks and watchers are not for us to run.
     "core.hooksPath": os.devnull,
@@ -304,7 +295,11 @@ def git_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     not for what `git replace` puts there. The user's GIT_CONFIG_* stay.
     """
     inherited = os.environ if base is None else base
-    variables = {key: value for key, value in inherited.items() if key not in _REDIRECTIONS}
+    variables = {
+        key: value
+        for key, value in inherited.items()
+        if not key.startswith("GIT_") or key.startswith(_KEPT_VARIABLES)
+    }
     variables |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     variables["GIT_NO_REPLACE_OBJECTS"] = "1"
     count = variables.get("GIT_CONFIG_COUNT") or "0"

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from asv_bench.errors import Interrupted, MeasurementFailed, Refused
+from asv_bench.errors import Interrupted, MeasurementFailed, Refused, require_packages
 from asv_bench.fleet.fleet import hosts_json, look_around, machines_of, record_of
 from asv_bench.fleet.opening import FleetOptions, opened_fleet
 from asv_bench.git.repository import WORKING_TREE, short
@@ -24,7 +24,6 @@ from asv_bench.output.console import print_remarks, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import RUNS, Record, command_line
-from asv_bench.packages import require_packages
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.words import processes_apart

@@ -18,14 +18,13 @@ from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import describe
 from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.run.settings import PROFILE_DIR, Settings
-from asv_bench.stats.percentiles import Summary, summarize
 from asv_bench.workloads.drive import (
     StreamReader,
     require_complete,
     run_requests,
     settled_garbage,
 )
-from asv_bench.workloads.run_sample import Mode, RunSample, latencies_ms
+from asv_bench.workloads.run_sample import Mode, RunSample, Summary, latencies_ms, summarize
 
 if TYPE_CHECKING:
     from engine import Engine, SamplingParams

@@ -246,29 +246,63 @@ class LevelCurve:
     @cached_property
     def solution(self) -> _Solution:
         """The posterior of the pairs so far."""
-        self._fit_grid()
-        grid = self._grid
-        nodes = sorted(self._ratios)
-        likelihoods = np.stack([_with_wider_noise(self._likelihood(node)) for node in nodes])
-        # Few shapes are probable at all: by the mean over levels.
-        top = likelihoods.max(axis=-1, keepdims=True)
-        means = top[..., 0] + np.log(np.exp(likelihoods - top).mean(axis=-1))
-        kept = np.argsort(SHAPE_PRIOR + means.sum(axis=0))[-_SHAPES_KEPT:]
-        logs = likelihoods[:, kept]
-        emissions = np.exp(logs - logs.max(axis=(1, 2), keepdims=True))
-        # [nodes, curves, shapes, levels]
-        ends = emissions[-1] @ grid.offsets[OFFSETS[0]]
-        emissions = np.stack([emissions @ grid.offsets[offset] for _, offset in CURVES], axis=1)
-        emissions[-1] = ends
-        moves, stays = [], []
-        for older, newer in pairwise([REFERENCE, *nodes]):
-            move, stay = grid.transitions(newer - older)
+        nodes = [REFERENCE, *sorted(self._ratios)]
+        kept, emissions = self._emissions(nodes[1:])
+        forward = [np.repeat(self._grid.start[:, None], kept.size, axis=1)]
+        moves, stays, moved = [], [], []
+        log_evidence = np.log(self._prior)[:, None] + SHAPE_PRIOR[kept]
+        for (older, newer), emission in zip(pairwise(nodes), emissions, strict=True):
+            move, stay = self._grid.transitions(newer - older)
             if across := self._across.get((older, newer)):
                 factor = self._factor(across, kept)
                 move, stay = move[:, None] * factor, stay[:, None] * factor
             moves.append(move)
             stays.append(stay)
-        return self._passes([REFERENCE, *nodes], kept, emissions, moves, stays)
+            moved.append(_times(forward[-1], move))
+            ahead = moved[-1] * emission
+            total = ahead.sum(axis=-1, keepdims=True) + TINY
+            log_evidence = log_evidence + np.log(total[..., 0])
+            forward.append(ahead / total)
+        behind = np.ones_like(forward[0])
+        backward, weighed = [behind], []
+        for emission, move in zip(emissions[::-1], moves[::-1], strict=True):
+            seen = emission * behind
+            seen = seen / (seen.max(axis=-1, keepdims=True) + TINY)
+            behind = _times(seen, np.swapaxes(move, -1, -2))
+            weighed.append(seen)
+            backward.append(behind)
+        weights = np.exp(log_evidence - log_evidence.max())
+        weights = weights / weights.sum()
+        left, here = np.stack(forward), np.stack(forward) * np.stack(backward[::-1])
+        total = here.sum(axis=-1) + TINY
+        levels = np.einsum("kcs,kcsl->kl", weights / total, here)
+        share, whole, left = (weights / total)[:-1], here[:-1], left[:-1]
+        right = np.stack(weighed[::-1])
+        flat = left * _all_times(right, [np.swapaxes(stay, -1, -2) for stay in stays])
+        reached = right * (np.stack(moved) - _all_times(left, stays))
+        flat, before, after = (
+            np.maximum(0.0, np.einsum("kcs,kcsl->kl", share, part))
+            for part in (flat, whole - flat, reached)
+        )
+        shapes = np.zeros(SCALES.size)
+        shapes[kept] = weights.sum(axis=0)
+        jumps, curves = np.minimum(1.0, before.sum(axis=1)), weights.sum(axis=1)
+        return _Solution(nodes, jumps, levels, flat, before, after, shapes, curves)
+
+    def _emissions(self, nodes: Sequence[int]) -> tuple[Places, Floats]:
+        """The shapes that are probable at all, and likelihoods, [nodes, curves, shapes, levels]."""
+        self._fit_grid()
+        likelihoods = np.stack([_with_wider_noise(self._likelihood(node)) for node in nodes])
+        # By the mean over levels.
+        top = likelihoods.max(axis=-1, keepdims=True)
+        means = top[..., 0] + np.log(np.exp(likelihoods - top).mean(axis=-1))
+        kept = np.argsort(SHAPE_PRIOR + means.sum(axis=0))[-_SHAPES_KEPT:]
+        logs = likelihoods[:, kept]
+        emissions = np.exp(logs - logs.max(axis=(1, 2), keepdims=True))
+        blurs = self._grid.offsets
+        blurred = np.stack([emissions @ blurs[offset] for _, offset in CURVES], axis=1)
+        blurred[-1] = emissions[-1] @ blurs[OFFSETS[0]]
+        return kept, blurred
 
     def _fit_grid(self) -> None:
         """Let the grid hold every commit that was measured often enough."""
@@ -300,49 +334,6 @@ class LevelCurve:
         factors = np.stack([likelihoods @ _blur(rises, sigma) for sigma in sigmas])
         places = np.arange(LEVELS)[None, :] - np.arange(LEVELS)[:, None] + LEVELS - 1
         return np.asarray(factors[..., places] + TINY)
-
-    def _passes(
-        self,
-        nodes: list[int],
-        kept: Places,
-        emissions: Floats,
-        moves: list[Floats],
-        stays: list[Floats],
-    ) -> _Solution:
-        forward = [np.repeat(self._grid.start[:, None], kept.size, axis=1)]
-        moved: list[Floats] = []
-        log_evidence = np.log(self._prior)[:, None] + SHAPE_PRIOR[kept]
-        for emission, move in zip(emissions, moves, strict=True):
-            moved.append(_times(forward[-1], move))
-            ahead = moved[-1] * emission
-            total = ahead.sum(axis=-1, keepdims=True) + TINY
-            log_evidence = log_evidence + np.log(total[..., 0])
-            forward.append(ahead / total)
-        behind = np.ones_like(forward[0])
-        backward, weighed = [behind], []
-        for emission, move in zip(emissions[::-1], moves[::-1], strict=True):
-            seen = emission * behind
-            seen = seen / (seen.max(axis=-1, keepdims=True) + TINY)
-            behind = _times(seen, np.swapaxes(move, -1, -2))
-            weighed.append(seen)
-            backward.append(behind)
-        weights = np.exp(log_evidence - log_evidence.max())
-        weights = weights / weights.sum()
-        left, here = np.stack(forward), np.stack(forward) * np.stack(backward[::-1])
-        total = here.sum(axis=-1) + TINY
-        levels = np.einsum("kcs,kcsl->kl", weights / total, here)
-        share, whole, left = (weights / total)[:-1], here[:-1], left[:-1]
-        right = np.stack(weighed[::-1])
-        flat = left * _all_times(right, [np.swapaxes(stay, -1, -2) for stay in stays])
-        reached = right * (np.stack(moved) - _all_times(left, stays))
-        flat, before, after = (
-            np.maximum(0.0, np.einsum("kcs,kcsl->kl", share, part))
-            for part in (flat, whole - flat, reached)
-        )
-        shapes = np.zeros(SCALES.size)
-        shapes[kept] = weights.sum(axis=0)
-        jumps, curves = np.minimum(1.0, before.sum(axis=1)), weights.sum(axis=1)
-        return _Solution(nodes, jumps, levels, flat, before, after, shapes, curves)
 
 
 class _LevelGrid:

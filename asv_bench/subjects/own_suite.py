@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.compare.catalog import Entry, entries_of, select
-from asv_bench.errors import Refused
+from asv_bench.errors import Refused, require_packages
 from asv_bench.git.repository import Commit, GitError
 from asv_bench.git.trees import lay_out, packages_of, working_tree
 from asv_bench.measure.figures import Figures
@@ -28,7 +28,6 @@ from asv_bench.measure.samples import Absence, CommitUnusable, RoundSource
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.output.destinations import require_writable
-from asv_bench.packages import require_packages
 from asv_bench.process.environment import (
     ENVIRONMENT_TYPE,
     MEASURED_PACKAGES,

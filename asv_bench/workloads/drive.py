@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.delay import delay_of_steps
-from asv_bench.stats.percentiles import Summary, summarize
 from asv_bench.workloads.named import Workload
-from asv_bench.workloads.run_sample import Mode, RequestTrace, RunSample
+from asv_bench.workloads.run_sample import Mode, RequestTrace, RunSample, Summary, summarize
 
 if TYPE_CHECKING:
     from engine import TokenEvent

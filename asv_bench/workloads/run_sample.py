@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.stats.percentiles import Summary, summarize
 from asv_bench.workloads.named import Workload
 
 Mode: TypeAlias = Literal["naive", "online", "offline"]
@@ -135,6 +134,27 @@ class RunSample:
                 for trace in self.traces
             ],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A distribution in five figures, in the unit of its values; all None where it is empty."""
+
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+def summarize(values: Sequence[float] | npt.NDArray[np.float64], factor: float = 1.0) -> Summary:
+    """The values that are not NaN, in another unit by `factor`; percentiles are linear between."""
+    array = np.asarray(values, np.float64)
+    array = array[~np.isnan(array)]
+    if not array.size:
+        return Summary(None, None, None, None, None)
+    figures = (array.mean(), *np.percentile(array, (50, 95, 99)), array.max())
+    return Summary(*(float(figure) * factor for figure in figures))
 
 
 def latencies_ms(samples: Sequence[RunSample]) -> dict[str, Summary]:

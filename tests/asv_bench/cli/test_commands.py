@@ -85,7 +85,7 @@ runpy.run_module("asv_bench", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("package", ["asv_bench.packages", "rich", "typer", "asv_bench.cli.report"])
+@pytest.mark.parametrize("package", ["asv_bench.errors", "rich", "typer", "asv_bench.cli.report"])
 def test_an_interruption_of_the_imports_is_a_sentence(package: str) -> None:
     code = IMPORTING.format(package=package)
     done = subprocess.run(

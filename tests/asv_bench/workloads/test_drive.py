@@ -20,7 +20,6 @@ from fake_engine import FakeClock, FakeEngine
 
 import asv_bench.workloads.drive as drive
 from asv_bench.errors import MeasurementFailed
-from asv_bench.stats.percentiles import summarize
 from asv_bench.workloads.drive import (
     Feed,
     StreamReader,
@@ -29,7 +28,7 @@ from asv_bench.workloads.drive import (
     run_workload,
 )
 from asv_bench.workloads.named import WORKLOADS, Workload
-from asv_bench.workloads.run_sample import RequestTrace, RunSample, latencies_ms
+from asv_bench.workloads.run_sample import RequestTrace, RunSample, latencies_ms, summarize
 from engine import Engine, SamplingParams, Timeline
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asv_bench.errors import Refused
-from asv_bench.packages import missing_sentence, require_packages
+from asv_bench.errors import Refused, missing_sentence, require_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 # Some of its commands lock the checkout: one at a time.
