@@ -1,10 +1,8 @@
 """One measuring session at a time in a checkout: two would disturb each other's figures.
 
 A session in another checkout of this machine disturbs them too. It cannot be refused, as it may
-measure on another GPU: whoever comes second is warned.
-
-The kernel holds the lock for a process and drops it when that process ends, however it ends. What
-the file says is the sentence that the next session is refused with.
+measure on another GPU: whoever comes second is warned. The kernel drops a lock when its process
+ends, however it ends; the file says what the next session is told.
 """
 
 from __future__ import annotations

@@ -140,17 +140,13 @@ def chosen_gpus(devices: str | None) -> tuple[str, ...]:
     as others may be somebody else's. Raises Refused if there are no such GPUs.
     """
     gpus = visible_gpus()
-    if devices in (None, ALL_DEVICES):
-        if not gpus:
-            raise Refused("there is no GPU here that CUDA may see, and a life needs one.")
-        return tuple(gpus if devices else gpus[:1])
+    wanted = {None: ["0"], ALL_DEVICES: gpus}.get(devices) or (devices or "").split(",")
     by_name = {name: gpu for place, gpu in enumerate(gpus) for name in (str(place), gpu)}
     chosen: list[str] = []
-    for part in map(str.strip, devices.split(",")):
-        name = str(int(part)) if part.isdecimal() else part
+    for name in map(str.strip, wanted):
         if name not in by_name:
-            known = f"the GPUs here are 0 to {len(gpus) - 1} ({', '.join(gpus)})"
-            raise Refused(f"GPU {part!r} is asked for, and {known if gpus else 'there is none'}.")
+            known = f"0 to {len(gpus) - 1} ({', '.join(gpus)})" if gpus else "none"
+            raise Refused(f"GPU {name} is asked for; of those here CUDA may see {known}.")
         chosen.append(by_name[name])
     if len(set(chosen)) < len(chosen):
         raise Refused(f"{devices} names a GPU twice; each measures one pair at a time.")

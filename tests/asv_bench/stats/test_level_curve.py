@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from asv_bench.stats.level_curve import DISTANCES, REFERENCE, WIDTHS, Gap, LevelCurve, densities
+from asv_bench.stats.level_curve import REFERENCE, Gap, LevelCurve
 
 MARGIN = math.log1p(0.01)
 
@@ -81,7 +81,7 @@ def test_a_slope_an_outlier_and_an_offset_are_no_steps() -> None:
     assert list(steps_of(measured({4: 0.005, 5: -0.005, 7: 0.03}, 10))) == [7]
 
 
-def test_pairs_with_two_modes_are_seen_as_such() -> None:
+def test_noise_of_two_modes_or_of_one_end_does_not_hide_a_step() -> None:
     draws = np.random.default_rng(3)
 
     def pairs(level: float, count: int) -> list[float]:
@@ -93,11 +93,7 @@ def test_pairs_with_two_modes_are_seen_as_such() -> None:
     for commit in range(8):
         curve.observe(REFERENCE, commit, pairs(0.02 if commit >= 5 else 0.0, 10))
     assert steps_of(curve) == pytest.approx({5: 0.02}, abs=0.006)
-    assert curve.solution.shapes[WIDTHS.size :].sum() > 0.9
-    assert DISTANCES[np.argmax(curve.solution.shapes)] == pytest.approx(0.05, rel=0.25)
-
-
-def test_an_end_with_wider_noise_does_not_hide_a_step() -> None:
+    # Nor does an end with wider noise hide a step.
     draws = np.random.default_rng(0)
     curve = LevelCurve(8, MARGIN)
     for commit in range(8):
@@ -129,9 +125,7 @@ def test_the_commit_in_the_middle_of_the_suspects_is_asked_first() -> None:
     assert curve.most_informative() in range(11, 21)
     curve.observe(REFERENCE, 15, quiet_ratios(0.0))
     assert curve.most_informative() in range(21, 26)
-
-
-def test_the_second_of_two_steps_is_asked_for_once_the_first_is_known() -> None:
+    # The second of two steps, once the first is known.
     curve = LevelCurve(32, MARGIN)
     levels = levels_of({8: 0.05, 20: -0.03}, 32)
     for commit in (7, 8, 15, 31):
@@ -160,10 +154,3 @@ def test_a_commit_that_cannot_be_measured_is_not_asked_for_and_a_single_candidat
     assert curve.most_informative() == 0
     curve.observe(REFERENCE, 0, quiet_ratios(0.03, 16))
     assert steps_of(curve) == pytest.approx({0: 0.03}, abs=0.003)
-
-
-def test_densities_of_every_shape_sum_to_one() -> None:
-    # Dense around 0, where the narrow ones have all their mass.
-    errors = 40.0 * np.sinh(np.linspace(-12.0, 12.0, 10_001)) / np.sinh(12.0)
-    masses = np.trapezoid(densities(errors), errors, axis=1)
-    np.testing.assert_allclose(masses, 1.0, atol=2e-3)

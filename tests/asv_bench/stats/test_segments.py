@@ -25,13 +25,6 @@ def test_devices_are_told_from_what_they_measured() -> None:
     assert found == pytest.approx(TRUE, rel=0.001)
 
 
-def test_devices_are_linked_by_way_of_others() -> None:
-    readings = {"a": {"x": [2.0]}, "b": {"x": [1.0], "y": [10.0]}, "c": {"y": [20.0]}}
-    found = device_factors(readings)
-    assert found["a"] / found["b"] == pytest.approx(2)
-    assert found["c"] / found["b"] == pytest.approx(2)
-
-
 def test_a_device_that_shares_nothing_has_no_factor() -> None:
     assert device_factors({}) == {}
     assert device_factors({"a": {"x": [2.0]}, "b": {"y": [1.0]}}) == {}
