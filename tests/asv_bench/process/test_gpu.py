@@ -68,10 +68,7 @@ def test_the_gpus_that_cuda_may_see_count_and_the_first_is_described(
 def test_gpus_are_chosen_by_number_or_name(nvml: FakeNvml) -> None:
     assert chosen_gpus(None) == ("GPU-aa",)
     assert chosen_gpus("all") == chosen_gpus("0, GPU-bb") == ("GPU-aa", "GPU-bb")
-    for devices, said in (
-        ("2", r"CUDA may see 0 to 1 \(GPU-aa, GPU-bb\)"),
-        ("1,GPU-bb", "names a GPU twice"),
-    ):
+    for devices, said in (("2", "CUDA may see 0 to 1 "), ("1,GPU-bb", "names a GPU twice")):
         with pytest.raises(Refused, match=said):
             chosen_gpus(devices)
     nvml.is_driverless = True

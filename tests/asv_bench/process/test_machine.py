@@ -59,13 +59,11 @@ def test_facts_are_json_and_name_the_versions_without_importing_torch() -> None:
     assert not has_torch
 
 
-@pytest.mark.parametrize("cuda", ["13.0", None])
-def test_a_gpu_counts_only_with_a_torch_that_can_use_it(
-    monkeypatch: pytest.MonkeyPatch, cuda: str | None
-) -> None:
+def test_a_gpu_counts_only_with_a_torch_that_can_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    monkeypatch.setattr(machine, "_torch_versions", lambda: {"cuda": cuda})
-    assert has_cuda_gpu() == (cuda is not None)
+    for cuda in ("13.0", None):
+        monkeypatch.setattr(machine, "_torch_versions", lambda cuda=cuda: {"cuda": cuda})
+        assert has_cuda_gpu() == (cuda is not None)
 
 
 def test_own_machines_are_named_after_their_hardware_or_by_their_user(
