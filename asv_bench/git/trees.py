@@ -163,10 +163,7 @@ def _forget_old(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One change of a commit, that is made as a whole: to a file, or to several where paths clash.
-
-    A renamed file is one change, that takes the old path away and puts the new one there.
-    """
+    """One change of a commit: of a file, or of its name, which is another file's from then on."""
 
     paths: tuple[str, ...]  # all that it touches
     index_info: str  # what `git update-index -z --index-info` makes it of
@@ -177,20 +174,11 @@ class FileChange:
         """Whether programs hardly ever read what it touches: documents, pictures, change logs."""
         return all(map(_is_prose, self.paths))
 
-    def clashes_with(self, other: FileChange) -> bool:
-        """Whether one needs the path of the other as a folder, or its end."""
-        ours, others = ([f"{path}/" for path in one.paths] for one in (self, other))
-        return any(a.startswith(b) or b.startswith(a) for a in ours for b in others)
-
 
 def changes_between(base: str, head: str, repository: Repository) -> list[FileChange]:
     """The changes that make the files of a commit those of another, in the order of their paths."""
-    fields = iter(
-        repository.names(
-            *("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--find-renames"),
-            *("--no-ext-diff", "--ignore-submodules=none", base, head),
-        )
-    )
+    what = ("-r", "-z", "--raw", "--no-abbrev", "--find-renames", "--no-ext-diff")
+    fields = iter(repository.names("diff-tree", *what, "--ignore-submodules=none", base, head))
     changes: list[FileChange] = []
     for head_of_line in fields:
         _, mode, gone, name, kind = head_of_line.removeprefix(":").split(" ")
@@ -200,14 +188,7 @@ def changes_between(base: str, head: str, repository: Repository) -> list[FileCh
             new = next(fields)
             moved = f"000000 {'0' * len(gone)}\t{path}\0{mode} {name}\t{new}\0"
             change = FileChange((path, new), moved, f"{path} → {new}")
-        together = [*(one for one in changes if one.clashes_with(change)), change]
-        changes = [one for one in changes if one not in together]
-        merged = FileChange(
-            tuple(path for one in together for path in one.paths),
-            "".join(one.index_info for one in together),
-            ", ".join(one.label for one in together),
-        )
-        changes.append(merged)
+        changes.append(change)
     return changes
 
 
