@@ -195,18 +195,6 @@ def test_tags_of_anything_and_of_any_name(root: Path) -> None:
     assert OwnSuite(root).resolve("tags/--all").hash == head
 
 
-def test_a_range_that_a_shallow_clone_cuts_says_so(root: Path, tmp_path: Path) -> None:
-    for number in range(3):
-        step(root, f"step {number}")
-    git(root, "tag", "old", "HEAD~3")
-    shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "--quiet", "--depth=2", root.as_uri(), str(shallow))
-    git(shallow, "fetch", "--quiet", "--depth=1", "origin", "tag", "old")
-    ends = [git(shallow, "rev-parse", name).strip() for name in ("old", "HEAD")]
-    with pytest.raises(Refused, match=r"is no ancestor.*git fetch --unshallow"):
-        commits_between(*ends, Repository(shallow))
-
-
 def test_commits_that_the_repository_lacks_are_left_out(root: Path) -> None:
     head, tree = git(root, "rev-parse", "HEAD", "HEAD^{tree}").split()
     found = Repository(root).commits([head, "a" * 40, tree, "a label", head])

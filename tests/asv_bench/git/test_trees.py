@@ -116,17 +116,15 @@ def test_a_commit_is_not_what_replaces_it(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["..", ".git", "out", "x.py"])
 def test_nothing_is_written_where_a_path_leads_out(root: Path, tmp_path: Path, name: str) -> None:
-    blob = git(root, "hash-object", "-w", "engine/__init__.py").strip()
     (tmp_path / "outside").mkdir()
     (tmp_path / "target").write_text(str(tmp_path / "outside"))
-    link = git(root, "hash-object", "-w", str(tmp_path / "target")).strip()
+    blob, link = git(root, "hash-object", "-w", "engine/__init__.py", "../target").split()
 
     def tree(*entries: tuple[str, str, str]) -> str:
-        heads = [(f"{mode} {name}".encode(), bytes.fromhex(one)) for mode, name, one in entries]
         made = subprocess.run(
             ["git", "hash-object", "-t", "tree", "-w", "--literally", "--stdin"],
             cwd=root,
-            input=b"".join(head + b"\0" + one for head, one in heads),
+            input=b"".join(f"{a} {b}".encode() + b"\0" + bytes.fromhex(c) for a, b, c in entries),
             capture_output=True,
             check=True,
         )

@@ -6,12 +6,11 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from toy_project import ROOT
 
-from asv_bench.measure.turns import SharedTurns, Turns, shared_turns
+from asv_bench.measure.turns import Turns, shared_turns
 
 SCRIPT = """
 import sys, time
@@ -32,21 +31,6 @@ for window in range(windows):
 """
 
 
-@pytest.fixture
-def turns() -> Iterator[SharedTurns]:
-    with shared_turns() as turns:
-        yield turns
-
-
-def begin(turns: SharedTurns, number: int, windows: int, ending: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(number), str(windows), ending],
-        env={**os.environ, **turns.variables[number], "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.mark.parametrize(
     ("windows", "endings", "expected"),
     [
@@ -58,16 +42,25 @@ def begin(turns: SharedTurns, number: int, windows: int, ending: str) -> subproc
     ],
 )
 def test_one_at_a_time_works_and_one_that_is_left_works_alone(
-    windows: tuple[int, int], endings: tuple[str, str], expected: str, turns: SharedTurns
+    windows: tuple[int, int], endings: tuple[str, str], expected: str
 ) -> None:
-    processes = [begin(turns, number, windows[number], endings[number]) for number in (0, 1)]
     lines: list[str] = []
-    # As whoever started them does, the one first that ends first.
-    order = (0, 1) if windows[0] < windows[1] or endings[0] == "dies" else (1, 0)
-    for number in order:
-        said, _ = processes[number].communicate(timeout=60)
-        turns.leave(number)
-        lines += said.splitlines()
+    with shared_turns() as turns:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", SCRIPT, str(number), str(windows[number]), endings[number]],
+                env={**os.environ, **turns.variables[number], "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for number in (0, 1)
+        ]
+        # As whoever started them does, the one first that ends first.
+        order = (0, 1) if windows[0] < windows[1] or endings[0] == "dies" else (1, 0)
+        for number in order:
+            said, _ = processes[number].communicate(timeout=60)
+            turns.leave(number)
+            lines += said.splitlines()
     worked = sorted((line.split() for line in lines), key=lambda words: float(words[1]))
     assert "".join(words[0] for words in worked) == expected
     assert all(float(a[2]) <= float(b[1]) for a, b in itertools.pairwise(worked))
