@@ -15,15 +15,19 @@ import numpy.typing as npt
 from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
-from asv_bench.stats.few_pairs import (
+from asv_bench.stats.paired import (
     POOL_SIZE,
+    Floats,
     fits_pool,
     guarded_rank_sum_p,
+    hodges_lehmann,
+    holm,
     least_rank_sum_p,
+    location_p,
     pooled_p,
     separation_p,
+    shift_interval,
 )
-from asv_bench.stats.paired import Floats, hodges_lehmann, holm, location_p, shift_interval
 
 
 @dataclass(frozen=True, slots=True)

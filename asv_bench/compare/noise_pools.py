@@ -18,7 +18,7 @@ from asv_bench.measure.samples import Pair
 from asv_bench.output.destinations import write_text
 from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.stored_json import UnreadableFile, read_stored
-from asv_bench.stats.few_pairs import POOL_SIZE
+from asv_bench.stats.paired import POOL_SIZE
 
 FOLDER = WORKPLACE / ".asv" / "noise"
 

@@ -8,8 +8,13 @@ from enum import StrEnum
 from typing import Any
 
 from asv_bench.errors import Refused
-from asv_bench.stats.few_pairs import POOL_SIZE, least_pooled_p, least_rank_sum_p
-from asv_bench.stats.paired import look_levels, one_sided_look_levels
+from asv_bench.stats.paired import (
+    POOL_SIZE,
+    least_pooled_p,
+    least_rank_sum_p,
+    look_levels,
+    one_sided_look_levels,
+)
 
 DEFAULT_MARGIN = 0.01
 """What matters where nobody says otherwise, as a fraction."""

@@ -20,8 +20,7 @@ from asv_bench.compare.plan import LEAST_CAP, ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.output.table import percentage
-from asv_bench.stats.few_pairs import POOL_SIZE
-from asv_bench.stats.paired import Floats
+from asv_bench.stats.paired import POOL_SIZE, Floats
 
 FOUND = 0.9
 """Of all comparisons, so many find the change."""
