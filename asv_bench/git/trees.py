@@ -165,14 +165,9 @@ def _forget_old(folder: Path) -> None:
 class FileChange:
     """One change of a commit: of a file, or of its name, which is another file's from then on."""
 
-    paths: tuple[str, ...]  # all that it touches
-    index_info: str  # what `git update-index -z --index-info` makes it of
     label: str
-
-    @property
-    def is_prose(self) -> bool:
-        """Whether programs hardly ever read what it touches: documents, pictures, change logs."""
-        return all(map(_is_prose, self.paths))
+    index_info: str  # what `git update-index -z --index-info` makes it of
+    is_prose: bool  # whether programs hardly ever read it: documents, pictures, change logs
 
 
 def changes_between(base: str, head: str, repository: Repository) -> list[FileChange]:
@@ -183,11 +178,11 @@ def changes_between(base: str, head: str, repository: Repository) -> list[FileCh
     for head_of_line in fields:
         _, mode, gone, name, kind = head_of_line.removeprefix(":").split(" ")
         path = next(fields)
-        change = FileChange((path,), f"{mode} {name}\t{path}\0", path)
+        change = FileChange(path, f"{mode} {name}\t{path}\0", _is_prose(path))
         if kind[0] == "R":
             new = next(fields)
             moved = f"000000 {'0' * len(gone)}\t{path}\0{mode} {name}\t{new}\0"
-            change = FileChange((path, new), moved, f"{path} → {new}")
+            change = FileChange(f"{path} → {new}", moved, _is_prose(path) and _is_prose(new))
         changes.append(change)
     return changes
 

@@ -146,7 +146,7 @@ def chosen_gpus(devices: str | None) -> tuple[str, ...]:
     for name in map(str.strip, wanted):
         if name not in by_name:
             known = f"0 to {len(gpus) - 1} ({', '.join(gpus)})" if gpus else "none"
-            raise Refused(f"GPU {name} is asked for; of those here CUDA may see {known}.")
+            raise Refused(f"there is no GPU {name} here: CUDA may see {known}.")
         chosen.append(by_name[name])
     if len(set(chosen)) < len(chosen):
         raise Refused(f"{devices} names a GPU twice; each measures one pair at a time.")
