@@ -8,7 +8,7 @@ import typer
 
 from asv_bench.bisect.finding import THOROUGH, Direction, SearchPlan
 from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions
+from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE
 from asv_bench.session.bisecting import Bisecting
 from asv_bench.session.files import SearchingFiles

@@ -9,7 +9,7 @@ import typer
 
 from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions
+from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import GATES, gate_text, parse_gate
 from asv_bench.session.grouped import grouped

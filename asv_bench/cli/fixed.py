@@ -15,7 +15,7 @@ from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.compare.repair import Repair, State, repair_of
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions
+from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
 from asv_bench.measure.rounds import Roles, named
 from asv_bench.output.table_files import TableFiles

@@ -8,7 +8,7 @@ import typer
 
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions
+from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import short
 from asv_bench.history.asv_results import dates_of
 from asv_bench.history.asv_selection import FULL, Selection

@@ -10,15 +10,17 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.errors import (
-    Interrupted,
-    MeasurementFailed,
-    NothingMeasured,
-    Refused,
-    require_packages,
-)
-from asv_bench.fleet.fleet import Fleet, hosts_json, look_around, record_of
-from asv_bench.fleet.opening import FleetOptions, opened_fleet
+from asv_bench.errors import Interrupted
+from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import NothingMeasured
+from asv_bench.errors import Refused
+from asv_bench.errors import require_packages
+from asv_bench.fleet.fleet import Fleet
+from asv_bench.fleet.fleet import hosts_json
+from asv_bench.fleet.fleet import look_around
+from asv_bench.fleet.fleet import record_of
+from asv_bench.fleet.fleet import FleetOptions
+from asv_bench.fleet.fleet import opened_fleet
 from asv_bench.history.life_rounds import LifeRounds
 from asv_bench.measure.log import conditions
 from asv_bench.output.console import print_sentences

@@ -11,7 +11,7 @@ from asv_bench.cli.compare import plan_of, refuse_hopeless
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
-from asv_bench.fleet.opening import FleetOptions
+from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
 from asv_bench.measure.rounds import BY_BOTH, BY_COMMITS, BY_LABELS, four_cells, named
 from asv_bench.output.table_files import TableFiles

@@ -1,66 +1,95 @@
 """A fleet of hosts as one source of rounds, each slot of a host being a device.
 
-A round never leaves its slot. A host that is lost or disturbed is taken out and named, and what it
-was asked to measure is asked again of another (`DeviceLost`). A commit counts as unusable only
-where a second host, if there is one, cannot measure it either.
+A Ray cluster finds the hosts and carries everything to them. A round never leaves its slot. A host
+that is lost or disturbed is taken out and named, and what it was asked to measure is asked again of
+another (`DeviceLost`).
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
+import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
-from asv_bench.errors import MeasurementFailed
-from asv_bench.fleet.host import Disturbed, Told
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.fleet.host import Disturbed, Host, Order, Told, disturbances
 from asv_bench.git.repository import short
-from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Reading, Round
-from asv_bench.measure.software import Software, differences
+from asv_bench.measure.log import RULER
+from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Round
+from asv_bench.measure.software import Software
+from asv_bench.output.console import print_sentences
 from asv_bench.output.progress import doing
 from asv_bench.output.record import Record
 from asv_bench.process.gpu import throttling
+from asv_bench.packages import require_packages
+from asv_bench.process.environment import THREADS_VARIABLE
+from asv_bench.process.environment import users_environment
+from asv_bench.process.gpu import visible_gpus
 from asv_bench.process.machine import MachineFacts
 from asv_bench.subjects.declared import DeclaredSubject
 
 MOST_THROTTLED = 3
 """Lives or pairs in a row of a throttled GPU, after which its host is taken out."""
+LOCAL = "local"
+_PANEL = "Measure on many hosts"
+START_SECONDS = 300.0
+"""For a host to say that it is there; until then the cluster may have other work."""
+_HARDWARE = ("cpu", "cores", "gpu", "driver")
+"""What hosts of one kind have in common, by the names of `MachineFacts`."""
 
 
-class HostGone(Exception):
-    """A host does not answer any more; the message is a clause that says why."""
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """What the user says of where lives run; without an address they run on this machine."""
+
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--fleet",
+            metavar="ADDRESS",
+            help="Spread lives over the hosts of a Ray cluster: HOST:PORT of its head, auto for "
+            "that of $RAY_ADDRESS or of this machine, local for this machine alone.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="Only on hosts of this kind, as records name machines (default: all).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.kind is not None and self.address is None:
+            raise Refused("--kind chooses among the hosts of a fleet; say --fleet too.")
+        if self.address is not None:
+            require_packages("ray")
 
 
 @dataclass(slots=True)
 class FleetHost:
-    """A host as the fleet sees it.
-
-    `ask` is `Host.measure` there, `HostGone` where no answer comes. `why_out` is a clause that says
-    why it was taken out, "" while it is in use. `usable` are the commits that it has measured, and
-    `throttled` counts lives or pairs in a row on a throttled GPU.
-    """
+    """A host as the fleet sees it."""
 
     name: str
     slots: int
-    ask: Callable[..., Told]
+    ask: Callable[..., Told]  # `Host.measure` there; DeviceLost where no answer comes
     end: Callable[[], None]
     machine: MachineFacts
-    why_out: str = ""
-    usable: set[str] = field(default_factory=set)
-    throttled: int = 0
-    is_warned_of: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class HostSlot:
-    """Where one life runs at a time: of which host, and its number there."""
-
-    host: FleetHost
-    number: int
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    why_out: str = ""  # a clause that says why it was taken out; "": it is in use
+    throttled: int = 0  # lives or pairs in a row on a throttled GPU
+    is_warned_of: bool = False  # the last host, which is used though it is disturbed
 
 
 class Fleet:
@@ -79,26 +108,24 @@ class Fleet:
         self.tell = tell
         self._spares_last = spares_last
         self._slots = {
-            f"{host.name}/{number}": HostSlot(host, number)
+            f"{host.name}/{number}": (host, number)
             for host in hosts
             for number in range(host.slots)
         }
         self._lock = threading.Lock()
         self._is_over = False
-        self._unusable: dict[str, CommitUnusable] = {}
         self.cells: dict[str, Software] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
         self.remarks: list[str] = []
-        self._first: dict[str, tuple[str, Software]] = {}
 
     @property
     def devices(self) -> Sequence[str]:
         """The slots of the hosts in use."""
-        return [device for device, slot in self._slots.items() if not slot.host.why_out]
+        return [device for device, (host, _) in self._slots.items() if not host.why_out]
 
     def kind_of(self, device: str) -> str:
         """The kind of a device's host."""
-        return self._slots[device].host.machine.name
+        return self._slots[device][0].machine.name
 
     def stop(self) -> None:
         self._is_over = True
@@ -108,9 +135,7 @@ class Fleet:
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `RoundSource`; without a device, on the first host that can."""
         with doing(f"setting up {short(commit)} on the hosts"):
-            absences: Mapping[str, Absence] = self._measured(
-                "prepare", device, commit, commits=[commit]
-            )
+            absences: Mapping[str, Absence] = self._measured("prepare", device, commit)
         return absences
 
     def round(
@@ -121,10 +146,14 @@ class Fleet:
         metrics: Collection[str] | None = None,
         device: str | None = None,
     ) -> Round:
-        measured: Round = self._measured(
-            "round", device, tuple(cells), order, commits=cells, metrics=metrics
-        )
-        self._note_clocks([one for of_cell in measured.readings for one in of_cell.values()])
+        measured: Round = self._measured("round", device, tuple(cells), order, metrics=metrics)
+        readings = [one for of_cell in measured.readings for one in of_cell.values()]
+        if readings:
+            host, _ = self._slots[readings[0].device]
+            events = sorted({event for one in readings for event in throttling(one.gpu)})
+            host.throttled = host.throttled + 1 if events else 0
+            if host.throttled >= MOST_THROTTLED:
+                self._take_out(host, f"throttles its GPU ({', '.join(events)})", spares_last=True)
         return measured
 
     def to_json(self) -> dict[str, dict[str, Any]]:
@@ -138,112 +167,253 @@ class Fleet:
             for host in self.hosts
         }
 
-    def _measured(
-        self,
-        method: str,
-        device: str | None,
-        *asked: Any,
-        commits: Sequence[str],
-        **more: Any,
-    ) -> Any:
-        """What a method of `Lives` measures of commits in a slot; None: in the first that can."""
+    def _measured(self, method: str, device: str | None, *asked: Any, **more: Any) -> Any:
+        """What a method of `Lives` measures in a slot; None: in the first that can."""
         while device is None:
             if not self.devices:
                 raise MeasurementFailed("no host of the fleet is left to measure on.")
-            with contextlib.suppress(DeviceLost):
-                return self._measured(method, self.devices[0], *asked, commits=commits, **more)
-        slot = self._slots[device]
-        host = slot.host
-        with slot.lock:
-            # To look takes seconds, and the last host is used whatever is seen.
-            told = self._told(slot, method, not host.is_warned_of, *asked, **more)
-            if isinstance(told.error, Disturbed):
-                why = f"is disturbed: {told.error}"
-                if self._take_out(host, why, spares_last=self._spares_last):
-                    raise DeviceLost(f"{host.name} {why}")
-                with self._lock:
-                    is_new, host.is_warned_of = not host.is_warned_of, True
-                if is_new:
-                    self.tell(f"{host.name}, the last host, {why}")
-                told = self._told(slot, method, False, *asked, **more)
+            with suppress(DeviceLost):
+                return self._measured(method, self.devices[0], *asked, **more)
+        host, slot = self._slots[device]
+        # To look takes seconds, and the last host is used whatever is seen.
+        told = self._told(host, method, slot, not host.is_warned_of, *asked, **more)
+        if isinstance(told.error, Disturbed):
+            why = f"is disturbed: {told.error}"
+            if self._take_out(host, why, spares_last=self._spares_last):
+                raise DeviceLost(f"{host.name} {why}")
+            told = self._told(host, method, slot, False, *asked, **more)
         if isinstance(told.error, CommitUnusable):
             raise self._second_opinion(host, told.error)
         if told.error is not None:
             raise told.error
-        host.usable.update(commits)
         return told.value
 
-    def _told(self, slot: HostSlot, method: str, may_leave: bool, *asked: Any, **more: Any) -> Told:
+    def _told(self, host: FleetHost, *asked: Any, **more: Any) -> Told:
         """What a host in use says; what else it has learnt is added to what is known."""
-        host = slot.host
         if host.why_out:
             raise DeviceLost(f"{host.name} {host.why_out}")
         try:
-            told = host.ask(method, slot.number, may_leave, *asked, **more)
-        except HostGone as error:
+            told = host.ask(*asked, **more)
+        except DeviceLost as error:
             why = f"is lost: {error}"
             if not self._is_over:
                 self._take_out(host, why)
             raise DeviceLost(f"{host.name} {why}") from None
         with self._lock:
+            for commit, cell in told.cells.items():
+                if commit not in self.cells or cell.elsewhere:
+                    self.cells[commit] = cell
             self.remarks += [one for one in told.remarks if one not in self.remarks]
             for name, of_metric in told.others.items():
                 known = self.others.setdefault(name, {})
                 for commit, values in of_metric.items():
                     known.setdefault(commit, []).extend(values)
-            for commit, cell in told.cells.items():
-                ran_on, first = self._first.setdefault(commit, (host.name, cell))
-                if commit not in self.cells or cell.elsewhere:
-                    self.cells[commit] = cell
-                self.remarks += [
-                    f"{short(commit)} ran with other packages on {host.name} than on {ran_on}: "
-                    f"{sentence.partition(': ')[2]}"
-                    for sentence in differences(first, cell)
-                ]
         return told
 
     def _take_out(self, host: FleetHost, why: str, *, spares_last: bool = False) -> bool:
         """Use a host no longer and say so, once; False where the last one is spared."""
         with self._lock:
-            left = [one for one in self.hosts if not one.why_out]
-            if spares_last and left == [host]:
-                return False
-            is_new, host.why_out = not host.why_out, host.why_out or why
+            is_last = all(one.why_out for one in self.hosts if one is not host)
+            if is_spared := spares_last and is_last:
+                is_new, host.is_warned_of = not host.is_warned_of, True
+            else:
+                is_new, host.why_out = not host.why_out, host.why_out or why
         if is_new:
-            self.tell(f"{host.name} is taken out of the fleet, as it {why}")
-        return True
+            out = (
+                f", the last host, {why}"
+                if is_spared
+                else f" is taken out of the fleet, as it {why}"
+            )
+            self.tell(host.name + out)
+        return not is_spared
 
     def _second_opinion(self, host: FleetHost, error: CommitUnusable) -> MeasurementFailed:
-        """What to raise where a host cannot measure a commit."""
-        commit = error.commit
-        while commit not in self._unusable:
-            others = [one for one in self.hosts if one is not host and not one.why_out]
-            knows = next((one for one in others if commit in one.usable), None)
-            if knows is None and others:
-                slot = self._slots[f"{others[0].name}/0"]
-                try:
-                    with slot.lock:
-                        other = self._told(slot, "prepare", False, commit)
-                except DeviceLost:
-                    continue
-                if not isinstance(other.error, CommitUnusable):
-                    knows = others[0]
-            if knows is not None:
-                why = f"cannot measure {short(commit)}, which {knows.name} can: {error.reason}"
+        """What to raise where a host cannot measure a commit: it is at fault if another one can."""
+        for other in self.hosts:
+            if other is host or other.why_out:
+                continue
+            with suppress(DeviceLost):
+                told = self._told(other, "prepare", 0, False, error.commit)
+                if isinstance(told.error, CommitUnusable):
+                    break
+                why = (
+                    f"cannot measure {short(error.commit)}, which {other.name} can: {error.reason}"
+                )
                 self._take_out(host, why)
                 return DeviceLost(f"{host.name} {why}")
-            self._unusable[commit] = error
-        return self._unusable[commit]
+        return error
 
-    def _note_clocks(self, readings: Sequence[Reading]) -> None:
-        """Take a host out whose GPU was throttled too often; what it measured stays."""
-        if not readings:
-            return
-        host = self._slots[readings[0].device].host
-        events = sorted({event for reading in readings for event in throttling(reading.gpu)})
-        host.throttled = host.throttled + 1 if events else 0
-        if host.throttled >= MOST_THROTTLED:
-            self._take_out(host, f"throttles its GPU ({', '.join(events)})", spares_last=True)
+
+@contextmanager
+def opened_fleet(
+    options: FleetOptions,
+    subject: DeclaredSubject,
+    names: Sequence[str],  # the commits, by full hashes, or labels that may be measured
+    console: Console,
+    *,
+    is_for_one_kind: bool = True,  # since figures of all hosts are taken together
+    require_quiet: bool = False,  # also the last host is taken out when it is disturbed
+) -> Iterator[Fleet | None]:
+    """The fleet that runs the lives of a subject; None where this machine does.
+
+    Raises Refused if there is no such fleet, or none of its hosts can measure.
+    """
+    if options.address is None:
+        yield None
+        return
+    with _connected(options.address), ExitStack() as stack:
+        found, refusals = _started(Order.of(subject, names))
+        print_sentences(console, refusals, "yellow")
+        for host in found:
+            stack.callback(host.end)
+        hosts = of_kind(found, options.kind, is_for_one_kind=is_for_one_kind)
+        for host in found:
+            if host not in hosts:
+                host.end()
+        if not hosts:
+            reasons = "; ".join(refusals) or "none of them has the GPUs or cores that a life needs"
+            raise Refused(f"no host of the fleet can run a life: {reasons}.")
+        fleet = Fleet(
+            hosts,
+            lambda sentence: print_sentences(console, [sentence], "yellow"),
+            spares_last=not require_quiet,
+        )
+        fleet.remarks += refusals
+        subject.run_on(fleet)
+        kinds = " and ".join(dict.fromkeys(host.machine.name for host in hosts))
+        console.print(f"fleet: hosts {len(hosts)}, lives at once {len(fleet.devices)}, {kinds}")
+        yield fleet
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    """Be part of a Ray cluster meanwhile; Refused if there is none at this address."""
+    import ray
+
+    if "://" in address:
+        raise Refused(f"--fleet {address}: give HOST:PORT of the cluster's head, or auto.")
+    variables = {
+        THREADS_VARIABLE: users_environment().get(THREADS_VARIABLE, ""),
+        # What starts a life ends it when the actor is gone, and must outlive that for a moment.
+        "RAY_kill_child_processes_on_worker_exit": "0",
+    }
+    options: dict[str, Any] = {"address": address, "log_to_driver": False}
+    options["runtime_env"] = {"py_modules": [str(RULER)], "env_vars": variables}
+    if address == LOCAL:
+        # Logical sizes: lives are given real cores and GPUs by their numbers.
+        options |= {"num_cpus": len(os.sched_getaffinity(0)), "num_gpus": len(visible_gpus())}
+        options |= {"include_dashboard": False}
+    try:
+        ray.init(**options, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise Refused(
+            f"--fleet {address}: there is no Ray cluster to join ({_first_line(error)}). Start one "
+            f"with `ray start --head`, or say --fleet local to use this machine's GPUs."
+        ) from None
+    # Without a public name: its nodes' last words would go to standard output, as a record may.
+    ray._private.worker._worker_logs_enabled = False
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _started(order: Order) -> tuple[list[FleetHost], list[str]]:
+    """A host for each node that has room for a life, and why others are none, in sentences."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # To each node once, through the cluster's object store.
+    carried, table = ray.put(order), order.work.table
+    named: Counter[str] = Counter()
+    begun: list[tuple[str, int, Any, Any]] = []
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    for node in sorted(alive, key=itemgetter("NodeManagerHostname", "NodeID")):
+        name = node["NodeManagerHostname"]
+        named[name] += 1
+        name += f"-{named[name]}" if named[name] > 1 else ""
+        cores, gpus = (int(node["Resources"].get(unit, 0)) for unit in ("CPU", "GPU"))
+        # A life has its GPUs, or its cores, or the whole host.
+        slots = cores // table.cores if table.cores else min(1, cores)
+        if table.devices:
+            slots = gpus // table.devices
+        if slots:
+            actor = ray.remote(Host).options(
+                # All cores, so that nothing else of the cluster runs beside what is measured.
+                num_cpus=cores,
+                num_gpus=slots * (table.devices or 0),
+                max_concurrency=slots + 1,  # beside the lives, what another host asks about
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+            )
+            host = actor.remote()
+            begun.append((name, slots, host, host.begin.remote(carried, slots, name, disturbances)))
+    hosts, refusals = [], []
+    deadline = time.monotonic() + START_SECONDS
+    for name, slots, host, machine in begun:
+        ask, end = partial(_ask, host), partial(ray.kill, host)
+        try:
+            facts = ray.get(machine, timeout=max(0.0, deadline - time.monotonic()))
+            hosts.append(FleetHost(name, slots, ask, end, facts))
+        except ray.exceptions.RayError as error:
+            end()
+            why = _first_line(getattr(error, "cause", None) or error)
+            if isinstance(error, ray.exceptions.GetTimeoutError):
+                why = f"its cores were not free within {START_SECONDS:.0f} s"
+            refusals.append(f"{name} is not used: {why}")
+    return hosts, refusals
+
+
+def _ask(actor: Any, *arguments: Any, **more: Any) -> Told:
+    """What a host measures; DeviceLost where it does not answer."""
+    import ray
+
+    try:
+        told: Told = ray.get(actor.measure.remote(*arguments, **more))
+    except ray.exceptions.RayTaskError as error:
+        raise MeasurementFailed(str(error)) from None
+    except ray.exceptions.RayError as error:
+        raise DeviceLost(_first_line(error)) from None
+    return told
+
+
+def of_kind(
+    hosts: Sequence[FleetHost], kind: str | None, *, is_for_one_kind: bool
+) -> list[FleetHost]:
+    """The hosts of a kind, or of all.
+
+    Refused if there are none of this kind, several where there may be one, or hosts of one name
+    differ.
+    """
+    kinds: dict[str, list[FleetHost]] = {}
+    for host in hosts:
+        kinds.setdefault(host.machine.name, []).append(host)
+    for name, alike in kinds.items():
+        for fact in _HARDWARE:
+            values = {str(getattr(host.machine, fact)): host.name for host in alike}
+            if len(values) > 1:
+                said = ", ".join(f"{value} on {where}" for value, where in values.items())
+                raise Refused(
+                    f"hosts that are all called {name} differ in their {fact}: {said}. Figures of "
+                    f"one name are one series: set KVTRAIL_MACHINE to another name on some."
+                )
+    counted = ", ".join(f"{name} ({len(alike)})" for name, alike in kinds.items())
+    if kind is not None:
+        if kinds and kind not in kinds:
+            raise Refused(f"no host is of the kind {kind}; there are {counted}.")
+        return kinds.get(kind, [])
+    if is_for_one_kind and len(kinds) > 1:
+        raise Refused(
+            f"the fleet has hosts of several kinds, whose figures cannot be taken together: "
+            f"{counted}. Choose one with --kind."
+        )
+    return list(hosts)
+
+
+def _first_line(error: BaseException) -> str:
+    """What an error says, without Ray's own traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("ray::", "File", "\x1b"))]
+    return (said or lines or [type(error).__name__])[-1].removesuffix(".")
 
 
 def record_of(command: str, settings: Mapping[str, Any], fleet: Fleet | None) -> Record:

@@ -1,7 +1,7 @@
 """A host of a fleet: a Ray actor that holds the lives of its machine's slots.
 
 Ray carries the ruler, the order and what is said. However the actor ends, its lives end too: their
-launchers see that it is gone (`opening` keeps Ray from killing these), as does what removes files.
+launchers see that it is gone (`fleet` keeps Ray from killing these), as does what removes files.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ _REMOVE = 'cat; sleep 1; rm -rf "$1" || { sleep 10; rm -rf "$1"; }'
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a host is told once. Variants are a commit and a label each, by what is asked for;
-    git packs hold the files of these commits, and nothing of the history."""
+    """What a host is told once."""
 
     work: Work
-    variants: Mapping[str, tuple[str, str]]
-    packs: tuple[bytes, ...]
+    variants: Mapping[str, tuple[str, str]]  # a commit and a label each, by what is asked for
+    packs: tuple[bytes, ...]  # of git: the files of these commits, and nothing of the history
     object_format: str
     pinned: Pinned
 
@@ -61,7 +60,6 @@ class Order:
             commits.setdefault(variant.repository, []).append(variant.commit)
         packs = []
         for repository, of_one in commits.items():
-            # Parents are left out: of a long history only the files that are measured travel.
             wanted = ("--no-walk", *dict.fromkeys(of_one), "--")
             try:
                 objects = repository.ask("rev-list", "--objects", *wanted)
@@ -87,12 +85,12 @@ class Order:
 
 
 class Disturbed(MeasurementFailed):
-    """Nothing was measured, since something else runs on the host; the message says what."""
+    """Nothing was measured, as something else disturbs the host; the message says what."""
 
 
 @dataclass(slots=True)
 class Told:
-    """What a host measured or why not, and what else it has learnt since (`DeclaredSubject`)."""
+    """What a host answers, and what it has learnt since it was asked last (see `Lives`)."""
 
     value: Any = None
     error: MeasurementFailed | None = None
@@ -102,23 +100,17 @@ class Told:
 
 
 class Host:
-    """Measures in slots numbered from 0 on, each asked from a thread of its own."""
+    """Measures in slots numbered from 0 on, a life at a time in each."""
 
-    def __init__(self, order: Order, slots: int, name: str, look: Look) -> None:
-        self._order = order
-        self._look = look
-        self._slots = slots, name
-        self._places: list[Place] = []
-        self._lock = threading.Lock()
-        self._busy: set[int] = set()
-
-    def begin(self) -> MachineFacts:
+    def begin(self, order: Order, slots: int, name: str, look: Look) -> MachineFacts:
         """Be ready and say what machine this is; Refused or GitError where lives cannot run."""
         bare = bare_environment(os.environ)
-        for name in os.environ.keys() - bare.keys():
-            del os.environ[name]
+        os.environ.clear()
         os.environ.update(bare)
-        order, (slots, name) = self._order, self._slots
+        self._look = look
+        self._lock = threading.Lock()
+        self._busy: set[int] = set()
+        self._turns = [threading.Lock() for _ in range(slots)]
         self._places = places_here(order.work, slots, name)
         folder = Path(tempfile.mkdtemp(prefix="kvtrail-"))
         # This process is killed when all is done, and leaves no temporary file elsewhere.
@@ -141,16 +133,16 @@ class Host:
     ) -> Told:
         """What a method of `Lives` gives in a slot, unless the host is disturbed and may leave."""
         place, told = self._places[slot], Told()
-        with self._lock:
+        with self._turns[slot]:
             self._busy.add(slot)
-        try:
-            if may_leave and (found := self._look(place, lambda: self._busy == {slot})):
-                raise Disturbed(" ".join(found))
-            told.value = getattr(self._lives, method)(*arguments, device=place.device, **more)
-        except MeasurementFailed as error:
-            told.error = error
-        finally:
-            with self._lock:
+            try:
+                if may_leave and (found := self._look(place, lambda: self._busy == {slot})):
+                    raise Disturbed(" ".join(found))
+                measure = getattr(self._lives, method)
+                told.value = measure(*arguments, device=place.device, **more)
+            except MeasurementFailed as error:
+                told.error = error
+            finally:
                 self._busy.discard(slot)
         told.cells, told.others = self._lives.take_account()
         with self._lock:
@@ -180,12 +172,11 @@ def places_here(work: Work, slots: int, name: str) -> list[Place]:
     """So many places on this machine, with GPUs and the cores beside them; Refused if too few."""
     cores = sorted(os.sched_getaffinity(0))
     share = work.table.cores or (len(cores) // slots if slots > 1 else 0)
-    if share * slots > len(cores):
-        raise Refused(f"{slots} lives with {share} cores each need more than its {len(cores)}")
     needed = work.table.devices or 0
     gpus = chosen_gpus(ALL_DEVICES) if needed else ()
-    if needed * slots > len(gpus):
-        raise Refused(f"{slots} lives with {needed} GPUs each need more than its {len(gpus)}")
+    for each, unit, there in ((share, "cores", cores), (needed, "GPUs", gpus)):
+        if each * slots > len(there):
+            raise Refused(f"{slots} lives with {each} {unit} each need more than its {len(there)}")
     return [
         Place(gpus[one * needed :][:needed], tuple(cores[one * share :][:share]), f"{name}/{one}")
         for one in range(slots)

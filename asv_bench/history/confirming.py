@@ -15,7 +15,7 @@ from asv_bench.compare.confirmation import Standing, Suspicion, confirm
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import NothingSelected
-from asv_bench.fleet.opening import FleetOptions
+from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import GitError
 from asv_bench.history.change_points import Change
 from asv_bench.history.histories import Histories

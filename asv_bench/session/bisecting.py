@@ -12,7 +12,7 @@ from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, SearchP
 from asv_bench.bisect.search import Search
 from asv_bench.compare.verdict import Comparison
 from asv_bench.explain.why import why
-from asv_bench.fleet.opening import FleetOptions
+from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.git.trees import changes_between
 from asv_bench.measure.log import Logged

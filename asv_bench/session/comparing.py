@@ -18,7 +18,7 @@ from asv_bench.compare.tables import (
 )
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.why import why
-from asv_bench.fleet.opening import FleetOptions
+from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
 from asv_bench.measure.log import Logged
 from asv_bench.measure.rounds import Design, two_cells

@@ -14,8 +14,14 @@ import typer
 
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.errors import MeasurementFailed
-from asv_bench.fleet.fleet import Fleet, hosts_json, look_around, record_of
-from asv_bench.fleet.opening import FleetOptions, opened_fleet
+from asv_bench.fleet.fleet import (
+    Fleet,
+    FleetOptions,
+    hosts_json,
+    look_around,
+    opened_fleet,
+    record_of,
+)
 from asv_bench.measure import log
 from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.samples import CommitUnusable

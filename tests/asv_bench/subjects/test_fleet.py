@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from asv_bench.errors import Interrupted, Refused
-from asv_bench.fleet import opening
+from asv_bench.fleet import fleet
 from asv_bench.fleet.host import Look
 from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.measure.log import RULER
@@ -89,7 +89,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts find themselves undisturbed, whatever else this machine does."""
-    monkeypatch.setattr(opening, "disturbances", lambda place, is_alone: [])
+    monkeypatch.setattr(fleet, "disturbances", lambda place, is_alone: [])
     monkeypatch.setattr("asv_bench.measure.log.FOLDER", tmp_path / "work" / "lives")
     monkeypatch.setattr("asv_bench.cli.report.publish", lambda *_: None)
 
@@ -208,7 +208,7 @@ def test_a_comparison_is_spread_over_hosts_and_a_disturbed_one_is_taken_out(
     assert all(one["base"]["device"] == one["head"]["device"] for one in pairs)
 
     name = list(said.record["results"]["hosts"])[1]
-    monkeypatch.setattr(opening, "disturbances", disturbance_of(f"{name}/0"))
+    monkeypatch.setattr(fleet, "disturbances", disturbance_of(f"{name}/0"))
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     arguments = ("compare", "HEAD~1", "HEAD", "--fleet", "auto", "--kind", KIND, "--fresh")
     said = kvtrail(toy.toy, *arguments)

@@ -31,10 +31,10 @@ def lives_here(subject: DeclaredSubject, commit: str) -> None:
 
 def lives_on_a_host(subject: DeclaredSubject, commit: str) -> None:
     """One life, as on a host of a fleet."""
-    host = Host(Order.of(subject, [commit]), 1, "here", lambda *_: ())
+    host = Host()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempfile.tempdir", None)
-        host.begin()
+        host.begin(Order.of(subject, [commit]), 1, "here", lambda *_: ())
     if error := host.measure("prepare", 0, False, commit).error:
         raise error
 
