@@ -51,7 +51,7 @@ EXAMPLES = {
     "scheduler": ("scheduler --quick",),
     "streaming": ("streaming --quick",),
     "headline": ("headline --quick --output figures.json",),
-    "peers": ("peers --quick --peer transformers",),
+    "peers": ("peers --quick --peer transformers-static",),
     "profile": ("profile --quick",),
     "roofline": ("lab roofline --output roofline.json",),
     "ladder": ("lab ladder --quick",),

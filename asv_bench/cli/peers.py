@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,6 @@ from asv_bench.errors import MeasurementFailed
 from asv_bench.errors import NothingMeasured
 from asv_bench.errors import Refused
 from asv_bench.errors import require_packages
-from asv_bench.fleet.fleet import Fleet
 from asv_bench.fleet.fleet import hosts_json
 from asv_bench.fleet.fleet import look_around
 from asv_bench.fleet.fleet import record_of
@@ -27,18 +25,19 @@ from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import command_line
-from asv_bench.peers.contest import contests_of, put_on_disk
+from asv_bench.peers.contest import contests_of
+from asv_bench.peers.contest import put_on_disk
+from asv_bench.peers.contest import KeptRounds
+from asv_bench.peers.contest import PeerRounds
+from asv_bench.peers.contest import find_peers
+from asv_bench.peers.contest import peers_subject
 from asv_bench.peers.lives.life import KVTRAIL
-from asv_bench.peers.rounds import KeptRounds, PeerRounds, find_peers, peers_subject
 from asv_bench.peers.tables import draw_peers, rest_table, speed_table
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import Outputs, RequireQuiet
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
-
-ROUNDS = 3
-WINDOWS = 3
 
 
 @grouped
@@ -59,12 +58,10 @@ def peers(
         str | None,
         typer.Option(help="Hub id, folder or random:NAME (default: the workload's own)."),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
     batch: Annotated[int | None, typer.Option(min=1, help="Sequences that run at once.")] = None,
     prompt_len: Annotated[int | None, typer.Option(min=1, help="Tokens of a prompt.")] = None,
     new_tokens: Annotated[int | None, typer.Option(min=1, help="New tokens of each.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Lives of each engine that count.")] = ROUNDS,
-    windows: Annotated[int, typer.Option(min=1, help="Measured runs of a life.")] = WINDOWS,
+    rounds: Annotated[int, typer.Option(min=1, help="Lives of each engine that count.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Scaled-down workloads.")] = False,
     require_quiet: RequireQuiet = False,
     *,
@@ -72,7 +69,6 @@ def peers(
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--folder",
             file_okay=False,
             exists=True,
             writable=True,
@@ -101,7 +97,7 @@ def peers(
         (
             (one.quick() if quick else one).shaped(batch, batch, prompt_len, new_tokens),
             model or one.default_model(device, is_quick=quick),
-            dtype if model or dtype != "auto" else one.default_dtype(device),
+            "auto" if model else one.default_dtype(device),
         )
         for one in workloads_named(workloads)
     ]
@@ -118,7 +114,6 @@ def peers(
         ],
         "engines": list(engines),
         "rounds": rounds,
-        "windows": windows,
     }
     with (
         tempfile.TemporaryDirectory(prefix="kvtrail-", dir=folder) as scratch,
@@ -132,37 +127,36 @@ def peers(
             ) as fleet,
             subject.pairs() as source,
         ):
-            _require_this_kind(fleet)
             record = record_of("peers", settings, fleet)
+            kind, here = record.machine.name, machine_facts().name
+            # This one writes the models, and measures the bandwidth that floors follow from.
+            if kind != here:
+                raise Refused(f"the hosts are {kind}, not {here}: start it on one of the hosts.")
             look_around(record, files.console, subject, fleet, require_quiet=require_quiet)
-            meaning = {"engines": engines, "fixed": subject.fixed, **conditions(record)}
+            meaning = {"interpreters": engines, "fixed": subject.fixed, **conditions(record)}
             kept = KeptRounds.of_settings({**settings, **meaning}, "peers", noun="rounds")
             print_sentences(files.console, kept.sentences())
+            own = PeerRounds(source, subject, contests)
+            names, total = [one.folder.name for one in contests], rounds * len(contests)
             notes: list[str] = []
             try:
-                put_on_disk(contests, device, windows)
-                lives = len(engines) * rounds * len(contests)
-                with Progress(files.console, "peers", lives, "lives") as bar:
-                    begun = count(kept.count * len(engines))
-                    own = PeerRounds(
-                        source, subject, contests, lambda what: bar.show(next(begun), what)
-                    )
-                    kind, names = record.machine.name, [one.folder.name for one in contests]
+                put_on_disk(contests, device)
+                with Progress(files.console, "a life of each engine", total, "rounds") as bar:
                     LifeRounds(
                         source, names[::-1], rounds, {kind: own}, lambda _: kind, kept, own.live
-                    ).measure(lambda *_: None)
+                    ).measure(lambda done, _, left: bar.show(done, seconds_left=left))
                 notes += [said for one in contests for said in one.compare_tokens()]
             except KeyboardInterrupt as error:
                 notes.append("The run was interrupted before its end.")
                 raise Interrupted(
-                    f"{kept.count} of {rounds * len(contests)} rounds are kept. The same "
-                    f"command goes on with them: {command_line()}"
+                    f"{kept.count} of {total} rounds are kept. The same command goes on with "
+                    f"them: {command_line()}"
                 ) from error
             finally:
                 notes += [said for one in contests for said in one.notes()]
                 print_sentences(files.console, notes, "yellow")
                 record.notes += [*absent, *notes, *subject.remarks]
-                record.samples = [sample for one in contests for sample in one.samples()]
+                record.samples = [one.sample() for one in contests]
                 rows = [row for one in contests for row in one.rows()]
                 record.results = {"rows": rows, **hosts_json(fleet)}
                 if rows:
@@ -177,13 +171,3 @@ def peers(
         files.console.print(f"record: {path}")
     if not any(row["engine"] != KVTRAIL for row in rows):
         raise MeasurementFailed("no peer gave a figure: see the sentences above.")
-
-
-def _require_this_kind(fleet: Fleet | None) -> None:
-    """Refuse hosts unlike this machine, which writes the models and measures the bandwidth."""
-    here = machine_facts().name
-    if fleet is not None and (kind := fleet.hosts[0].machine.name) != here:
-        raise Refused(
-            f"peers measures the bandwidth of the hosts' memory on this machine, whose kind is "
-            f"{here}, not {kind}: start it on one of the hosts."
-        )

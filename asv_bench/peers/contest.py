@@ -1,56 +1,63 @@
-"""Workloads of one model with every engine: what lives read and gave, and a row of each engine."""
+"""Workloads of one model with every engine: a life of each engine a round, and a row of each."""
 
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from asv_bench.errors import MeasurementFailed
-from asv_bench.history.life_rounds import Lived
-from asv_bench.measure.samples import Reading
-from asv_bench.peers.lives.life import KVTRAIL, Demand, PeerTask
-from asv_bench.peers.model import Checkpoint, apart, checkpoint_in
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.history.life_rounds import Due, Lived
+from asv_bench.measure.log import Entry, KeptRound, Log
+from asv_bench.measure.samples import CommitUnusable, RoundSource, SampleFailed
+from asv_bench.output.record import REPOSITORY
+from asv_bench.peers.lives.life import KINDS, KVTRAIL, Demand, PeerTask
+from asv_bench.peers.model import Checkpoint, apart
+from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.stats.paired import hodges_lehmann, shift_interval
+from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.subject_file import AxisTable, MetricTable, SubjectTable, SubjectText
 from asv_bench.workloads.named import Workload
 
 CONFIDENCE = 0.95
 WARMUPS = 2
 """On a workload: the first compiles, the second records what it replays."""
+WINDOWS = 3
 TASK = "task.json"
 STARTUP = "startup_s"
 METRICS = ("step_ms", "tokens_per_s", "ttft_ms", "tpot_ms", STARTUP)
+_PLACE = "PEERS_FOLDER"
+_LIFE = '"$KVTRAIL_TREE/asv_bench/peers/lives/life.py"'
 
 
 @dataclass(slots=True)
 class Contest:
-    """Engines that start once a round for all these workloads of a model.
-
-    `engines` are their interpreters by name. `rounds` are what was measured: readings of the time
-    to load, and what else lives told, by engine.
-    """
+    """Engines that start once a round for all these workloads of a model."""
 
     folder: Path
     workloads: Sequence[Workload]
     model: str
     dtype: str
-    engines: Mapping[str, str]
+    engines: Mapping[str, str]  # their interpreters by name, kvtrail's first
     checkpoint: Checkpoint = field(init=False)
+    # What was measured, by engine: readings of the time to load, and what else lives told.
     rounds: dict[int, Lived] = field(init=False, default_factory=dict)
     # How they compare with a model in double precision, by workload and engine.
     tokens: Mapping[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
 
-    @property
-    def labels(self) -> dict[str, str]:
-        """What the lives of each engine are called: the folder and, behind a slash, the engine."""
-        return {engine: f"{self.folder.name}/{engine}" for engine in self.engines}
+    def label(self, engine: str) -> str:
+        """What the lives of an engine are called."""
+        return f"{self.folder.name}/{engine}"
 
-    def prepare(self, checkpoint: Checkpoint, device: str, windows: int) -> None:
+    def prepare(self, checkpoint: Checkpoint, device: str) -> None:
         """Put into the folder what lives read: the path of each interpreter, and the task."""
         self.checkpoint, workloads = checkpoint, self.workloads
         self.folder.mkdir()
@@ -60,186 +67,162 @@ class Contest:
         settings = [one.engine_settings() for one in workloads]
         values = {key: [one[key] for one in settings] for key in settings[0]}
         task = PeerTask(
-            checkpoint.folder,
-            checkpoint.dtype,
-            device,
-            {
+            model=checkpoint.folder,
+            dtype=checkpoint.dtype,
+            device=device,
+            demands={
                 one.name: Demand(
-                    one.prompts(checkpoint.sizes["vocab_size"]),
-                    [new for _, new in one.requests],
-                    one.steps,
+                    one.prompts(checkpoint.vocab_size), [new for _, new in one.requests], one.steps
                 )
                 for one in workloads
             },
-            max(one.batch_size for one in workloads),
-            max(one.max_length for one in workloads),
-            {key: None if None in of_all else max(of_all) for key, of_all in values.items()},
-            WARMUPS,
-            windows,
+            batch=max(one.batch_size for one in workloads),
+            max_length=max(one.max_length for one in workloads),
+            engine={key: None if None in of_all else max(of_all) for key, of_all in values.items()},
+            warmups=WARMUPS,
+            windows=WINDOWS,
         )
         (self.folder / TASK).write_text(json.dumps(asdict(task)))
 
-    def failure(self, workload: Workload, engine: str) -> str | None:
-        """Why an engine is left out of a workload; None where it is not."""
-        for _, lived in sorted(self.rounds.items()):
-            cells = lived.facts.get(engine, {"cells": {}})["cells"]
-            reason = lived.failed.get(engine) or cells.get(workload.name, {}).get("failed")
-            if reason is not None:
-                return str(reason)
-        return None
+    def _lived(self) -> list[Lived]:
+        return [lived for _, lived in sorted(self.rounds.items())]
+
+    def left_out(self) -> dict[tuple[str, str], str]:
+        """Why engines have no row, by the names of the workload and the engine."""
+        found: dict[tuple[str, str], str] = {}
+        for lived in reversed(self._lived()):  # the first reason stays
+            for engine, told in lived.facts.items():
+                found |= {(name, engine): why for name, why in told["failed"].items()}
+            for engine, why in lived.failed.items():
+                found |= {(one.name, engine): why for one in self.workloads}
+        return found
 
     def notes(self) -> list[str]:
         """Why engines are missing, in sentences."""
         return [
-            f"{engine} on {workload.name} is left out: {reason}"
-            for workload in self.workloads
-            for engine in self.engines
-            if (reason := self.failure(workload, engine)) is not None
+            f"{engine} on {workload} is left out: {reason}"
+            for (workload, engine), reason in self.left_out().items()
         ]
 
     def order(self, number: int) -> list[str]:
         """The engines of a round, back or forth, that have not failed on all workloads."""
-        left = [
-            engine
-            for engine in self.engines
-            if any(self.failure(one, engine) is None for one in self.workloads)
-        ]
+        failed = Counter(engine for _, engine in self.left_out())
+        left = [name for name in self.engines if failed[name] < len(self.workloads)]
         return left if number % 2 == 0 else left[::-1]
+
+    def _ran(self) -> Iterator[tuple[Workload, str, list[dict[str, Any]]]]:
+        """Each workload and engine that never failed, and what its lives told."""
+        out, lived = self.left_out(), self._lived()
+        for workload in self.workloads:
+            for engine in self.engines if lived else ():
+                if (workload.name, engine) not in out:
+                    yield workload, engine, [one.facts[engine] for one in lived]
 
     def compare_tokens(self) -> list[str]:
         """Set the tokens of all engines beside a model in double precision, or say why not."""
         generated: dict[str, dict[str, Any]] = {}
-        for one in self._ran():
-            ids = one.told[-1]["cells"][one.workload.name]["token_ids"]
-            generated.setdefault(one.workload.name, {})[one.engine] = ids
+        for workload, engine, told in self._ran():
+            generated.setdefault(workload.name, {})[engine] = told[-1]["tokens"][workload.name]
         failing = "tokens were not compared with a model in fp64"
-        file, task = (self.folder / name for name in ("tokens.json", TASK))
+        file, task = self.folder / "tokens.json", self.folder / TASK
         try:
             self.tokens = apart(failing, "likelihoods", file, str(task), generated)
         except MeasurementFailed as error:
             return [str(error)]
         return []
 
-    def _ran(self) -> list[Ran]:
-        """Each workload and engine that gave figures and never failed."""
-        rounds = [lived for _, lived in sorted(self.rounds.items())]
-        return [
-            Ran(workload, engine, rounds)
-            for workload in self.workloads
-            for engine in self.engines
-            if rounds and self.failure(workload, engine) is None
-        ]
-
     def rows(self) -> list[dict[str, Any]]:
         """The figures of each engine that ran, medians over its lives."""
-        ran = self._ran()
-        ours = {one.workload.name: one for one in ran if one.engine == KVTRAIL}
-        return [self._row(one, ours.get(one.workload.name)) for one in ran]
-
-    def _row(self, one: Ran, ours: Ran | None) -> dict[str, Any]:
-        workload, lives = one.workload, one.lives
-        # Of a single life its windows are what there is.
-        values = {
-            metric: [life[metric].value for life in lives]
-            if lives[1:]
-            else lives[0][metric].samples
-            for metric in METRICS
-        }
-        medians = {metric: statistics.median(values[metric]) for metric in METRICS}
-        step_ms = medians.pop("step_ms")
-        floor = self.checkpoint.floor_ms(workload.resident, workload.mean_context)
-        return {
-            "workload": workload.name,
-            "engine": one.engine,
-            "model": self.model,
-            "dtype": self.checkpoint.dtype,
-            "batch": workload.batch_size,
-            "step_ms": step_ms,
-            "step_ms_range": [min(values["step_ms"]), max(values["step_ms"])],
-            "times": None if ours in (None, one) else _times(ours, one),
-            **medians,
-            "floor_ms": floor,
-            "fraction_of_floor": None if floor is None else floor / step_ms,
-            **{name: one.peak(name) for name in ("peak_gpu_bytes", "peak_rss_bytes")},
-            "lives": len(lives),
-            **{key: one.told[-1][key] for key in ("settings", "chosen", "versions")},
-            "tokens": self.tokens.get(workload.name, {}).get(one.engine),
-        }
-
-    def samples(self) -> list[dict[str, Any]]:
-        """What the record keeps of each workload beside the rows."""
-        ran = self._ran()
-        return [
-            {
-                "workload": asdict(workload),
+        rows = []
+        steps: dict[tuple[str, str], list[list[float]]] = {}
+        for workload, engine, told in self._ran():
+            name = workload.name
+            lives = [{STARTUP: [one[STARTUP]], **one["figures"][name]} for one in told]
+            # Of a single life its windows are what there is.
+            values = {
+                metric: [median(life[metric]) for life in lives] if lives[1:] else lives[0][metric]
+                for metric in METRICS
+            }
+            medians = {metric: median(values[metric]) for metric in METRICS}
+            step_ms, floor = medians.pop("step_ms"), self.checkpoint.floors_ms[name]
+            steps[name, engine] = [life["step_ms"] for life in lives]
+            ours = None if engine == KVTRAIL else steps.get((name, KVTRAIL))
+            row = {
+                "workload": name,
+                "engine": engine,
                 "model": self.model,
-                "checkpoint": {
-                    **asdict(self.checkpoint),
-                    "folder": Path(self.checkpoint.folder).name,
-                },
-                "cells": {one.engine: cell for one in ran if (cell := one.told[-1]["cell"])},
-                "lives": {
-                    one.engine: [
-                        {metric: reading.to_json() for metric, reading in life.items()}
-                        for life in one.lives
-                    ]
-                    for one in ran
-                    if one.workload is workload
-                },
+                "dtype": self.checkpoint.dtype,
+                "batch": workload.batch_size,
+                "step_ms": step_ms,
+                "step_ms_range": [min(values["step_ms"]), max(values["step_ms"])],
+                "times": ours and _times(ours, steps[name, engine]),
+                **medians,
+                "floor_ms": floor,
+                "fraction_of_floor": floor and floor / step_ms,
+                "lives": len(lives),
+                **{key: told[-1][key] for key in ("settings", "chosen", "versions")},
+                "tokens": self.tokens.get(name, {}).get(engine),
             }
-            for workload in self.workloads
-            if self.rounds
-        ]
+            for peak in ("peak_gpu_bytes", "peak_rss_bytes"):
+                row[peak] = max((one[peak] for one in told if peak in one), default=None)
+            rows.append(row)
+        return rows
+
+    def sample(self) -> dict[str, Any]:
+        """What the record keeps beside the rows: all that each engine's lives told but tokens."""
+        return {
+            "model": self.model,
+            "workloads": [asdict(one) for one in self.workloads],
+            "rounds": [
+                {
+                    engine: {**told, "tokens": None, "reading": lived.readings[engine].to_json()}
+                    for engine, told in lived.facts.items()
+                }
+                for lived in self._lived()
+            ],
+        }
 
 
-class Ran:
-    """What lives of an engine `told`, and their readings of a workload by metric."""
-
-    def __init__(self, workload: Workload, engine: str, rounds: Sequence[Lived]) -> None:
-        self.workload = workload
-        self.engine = engine
-        self.told = [lived.facts[engine] for lived in rounds]
-        self.lives: list[dict[str, Reading]] = []
-        for lived in rounds:
-            startup = lived.readings[engine]
-            figures = lived.facts[engine]["cells"][workload.name]["figures"]
-            read = {
-                name: replace(
-                    startup,
-                    benchmark=name,
-                    value=statistics.median(windows),
-                    samples=tuple(windows),
-                )
-                for name, windows in figures.items()
-            }
-            self.lives.append({STARTUP: startup, **read})
-
-    def peak(self, name: str) -> float | None:
-        """The most memory that a life held; None where it is not known."""
-        peaks = (told["peaks"] for told in self.told)
-        return max((one[name] for one in peaks if name in one), default=None)
+def _times(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Step time over kvtrail's of the same round, with an interval, of the windows of each life."""
+    ratios = np.log([median(one) / median(own) for own, one in zip(ours, theirs, strict=True)])
+    *bounds, confidence = shift_interval(ratios, CONFIDENCE)
+    if len(ratios) == 1:
+        # All that there is: the range over the windows of both lives, which has no confidence.
+        windows = np.log(np.divide.outer(theirs[0], ours[0]))
+        bounds, confidence = [windows.min(), windows.max()], 0.0
+    estimate, low, high = map(float, np.exp([hodges_lehmann(ratios), *bounds]))
+    return {"estimate": estimate, "low": low, "high": high, "confidence": confidence}
 
 
-def _times(ours: Ran, theirs: Ran) -> dict[str, Any]:
-    """Step time over kvtrail's of the same round, with an interval.
+def find_peers(wanted: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The interpreters of the engines that can run, by name, and a sentence for each other.
 
-    Of one round it is the range over the windows of both lives, which has no confidence.
+    `wanted` are names, or NAME=INTERPRETER for one that another Python has; empty: every engine
+    that this interpreter can import. kvtrail's is always among them. Refused if there is no such
+    engine or interpreter.
     """
-    both = [
-        (our["step_ms"], their["step_ms"])
-        for our, their in zip(ours.lives, theirs.lives, strict=True)
-    ]
-    ratios = np.log([their.value / our.value for our, their in both])
-    low, high, confidence = shift_interval(ratios, CONFIDENCE)
-    if len(both) == 1:
-        windows = np.log(np.divide.outer(both[0][1].samples, both[0][0].samples))
-        low, high, confidence = windows.min(), windows.max(), 0.0
-    return {
-        "estimate": float(np.exp(hodges_lehmann(ratios))),
-        "low": float(np.exp(low)),
-        "high": float(np.exp(high)),
-        "confidence": confidence,
-    }
+    named = dict.fromkeys((KVTRAIL,) if wanted else KINDS, sys.executable)
+    for word in wanted:
+        name, _, path = word.partition("=")
+        if name not in KINDS:
+            raise Refused(f"there is no peer {name!r}; there are {', '.join(KINDS)}.")
+        # Not resolved: an environment is known by where its interpreter's link lies.
+        named[name] = str(Path(path or sys.executable).expanduser().absolute())
+        if not Path(named[name]).is_file():
+            raise Refused(f"{path}, which is to run {name}, is no file; name a Python interpreter.")
+    interpreters, absent = {}, []
+    for name in filter(named.__contains__, KINDS):
+        package = KINDS[name].package
+        # It is not imported, which takes many seconds.
+        question = f"import sys, importlib.util as u; sys.exit(u.find_spec({package!r}) is None)"
+        # Outside of any folder whose packages could be taken for it.
+        asked = subprocess.run([named[name], "-P", "-c", question], capture_output=True, cwd="/")
+        if asked.returncode == 0:
+            interpreters[name] = named[name]
+        else:
+            absent.append(f"{name}: absent, its Python has no package {package}")
+    return interpreters, absent
 
 
 def contests_of(
@@ -260,12 +243,89 @@ def contests_of(
     ]
 
 
-def put_on_disk(contests: Sequence[Contest], device: str, windows: int) -> None:
+def put_on_disk(contests: Sequence[Contest], device: str) -> None:
     """Prepare contests; each of their models is put on disk once, by a process of its own."""
     checkpoints: dict[tuple[str, str], Checkpoint] = {}
     for one in contests:
         key = one.model, one.dtype
         if key not in checkpoints:
             place = one.folder.with_name(f"model-{len(checkpoints)}")
-            checkpoints[key] = checkpoint_in(place, *key, device)
-        one.prepare(checkpoints[key], device, windows)
+            alike = [contest for contest in contests if (contest.model, contest.dtype) == key]
+            workloads = [asdict(work) for contest in alike for work in contest.workloads]
+            file, failing = place.with_suffix(".json"), f"{one.model} cannot be put on disk"
+            asked = (*key, device, str(place), workloads)
+            checkpoints[key] = Checkpoint(**apart(failing, "checkpoint", file, *asked))
+        one.prepare(checkpoints[key], device)
+
+
+def peers_subject(contests: Sequence[Contest]) -> DeclaredSubject:
+    """Engines on models as labels of one subject, whose life is `peers.lives.life`."""
+    task = f'"${_PLACE}/${{KVTRAIL_LABEL%/*}}/{TASK}"'
+    table = SubjectTable(
+        name="peers",
+        measure=f'exec "$(cat "${_PLACE}/$KVTRAIL_LABEL")" {_LIFE} {task}',
+        timeout_s=3600.0,
+        devices=1 if has_cuda_gpu() else None,
+        # Nothing is to be fetched: the model is a folder. Nor is anything to be reported: vLLM
+        # looks at the machine for that, in a thread beside what is measured.
+        env={
+            _PLACE: str(contests[0].folder.parent),
+            "HF_HUB_OFFLINE": "1",
+            "DO_NOT_TRACK": "1",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+    axis = AxisTable("labels", tuple(one.label(name) for one in contests for name in one.engines))
+    metrics = {STARTUP: MetricTable(path=STARTUP, unit="s")}
+    return DeclaredSubject(REPOSITORY, SubjectText(table, metrics=metrics, axis=axis))
+
+
+class KeptRounds(Log):
+    """The log of a session; a round in which an engine failed is measured again."""
+
+    def keep(self, entry: Entry) -> None:
+        if not (isinstance(entry, KeptRound) and entry.failed):
+            super().keep(entry)
+
+
+class PeerRounds:
+    """What lives in rounds, and where it goes (`LifeRounds.live`, `LivesTaken`).
+
+    A round of a contest never leaves its device, and is measured again as a whole where that is
+    lost.
+    """
+
+    def __init__(
+        self, source: RoundSource, subject: DeclaredSubject, contests: Sequence[Contest]
+    ) -> None:
+        self._source = source
+        self._subject = subject
+        self._contests = {one.folder.name: one for one in contests}
+
+    def live(self, due: Due, device: str) -> Lived:
+        """A life of each engine. One that fails is left out of the rounds that follow."""
+        contest, failed = self._contests[due.commit], {}
+        readings, facts = {}, {}
+        for name in contest.order(due.round):
+            label = contest.label(name)
+            try:
+                reading = self._source.round([label], device=device).readings[0][STARTUP]
+            except (CommitUnusable, SampleFailed) as error:
+                failed[name] = error.reason
+                continue
+            # The life named its file so.
+            told = json.loads((contest.folder / f"{name}-{reading.value!r}.json").read_text())
+            cell, others = self._subject.cells.get(label), list(self._subject.others.items())
+            # The most memory that a life held until now.
+            peaks = {
+                metric: max(of_label[label]) for metric, of_label in others if label in of_label
+            }
+            readings[name] = reading
+            facts[name] = {**told, **peaks, "cell": cell and cell.to_json()}
+        return Lived(readings, failed, facts)
+
+    def take(self, due: Due, lived: Lived) -> None:
+        self._contests[due.commit].rounds[due.round] = lived
+
+    def give_up(self, commit: str, reason: str) -> None:
+        """See `LivesTaken`; engines fail one by one."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,10 @@ import msgspec
 
 from asv_bench.errors import BenchError, MeasurementFailed
 from asv_bench.memory.bandwidth import read_bandwidth
-from asv_bench.memory.floor import describe, step_bytes
 from asv_bench.output.record import write_json
 from asv_bench.peers.lives.life import Ids, PeerTask
 from asv_bench.process.run_apart import last_words, run_apart
+from asv_bench.workloads.named import Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,32 +33,26 @@ _MOST_TOKENS = {"cuda": 8192, "cpu": 256}
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model in a folder of Hugging Face's format, and the type in which every engine runs it.
-
-    `sizes` decide how many bytes a step reads, by the names of `memory.floor.ModelConfig`: those of
-    the weights, and of each token that it attends to. `bytes_per_second` is the read bandwidth of
-    the device; None on the CPU.
-    """
+    """A model in a folder of Hugging Face's format, and the type in which every engine runs it."""
 
     folder: str
     dtype: str
-    sizes: dict[str, int]
-    step_bytes_alone: float
-    step_bytes_per_token: float
-    bytes_per_second: float | None
-
-    def floor_ms(self, batch: int, mean_context: float) -> float | None:
-        """Milliseconds that reading the bytes of a decode step takes; None on the CPU."""
-        if self.bytes_per_second is None:
-            return None
-        read = self.step_bytes_alone + batch * mean_context * self.step_bytes_per_token
-        return 1e3 * read / self.bytes_per_second
+    vocab_size: int
+    bytes_per_second: float | None  # the read bandwidth of the device; None on the CPU
+    # Milliseconds that reading the bytes of a decode step takes, by workload; None on the CPU.
+    floors_ms: dict[str, float | None]
 
 
-def write_checkpoint(model: str, dtype_name: str, device_name: str, folder: str) -> Checkpoint:
+def write_checkpoint(
+    model: str,
+    dtype_name: str,
+    device_name: str,
+    folder: str,
+    workloads: Sequence[Mapping[str, Any]] = (),
+) -> Checkpoint:
     """Put a built-in model on disk, or find the folder of any other.
 
-    Random weights are drawn on the device.
+    Random weights are drawn on the device. Floors are of these workloads, as `asdict` has them.
     """
     import torch
 
@@ -74,11 +68,13 @@ def write_checkpoint(model: str, dtype_name: str, device_name: str, folder: str)
     word = str(dtype).removeprefix("torch.")
     if is_random:
         _write(spec, random_weights(spec, seed=0, device=device, dtype=dtype), word, place)
-    alone = step_bytes(spec, dtype=word, batch_size=0, mean_context=0)
-    a_token = step_bytes(spec, dtype=word, batch_size=1, mean_context=1) - alone
     bandwidth = read_bandwidth(device_name)
+    floors = {
+        one.name: one.floor_ms(spec, word, bandwidth)
+        for one in msgspec.convert(workloads, list[Workload])
+    }
     per_second = None if bandwidth is None else bandwidth.bytes_per_second
-    return Checkpoint(str(place), word, describe(spec), alone, a_token, per_second)
+    return Checkpoint(str(place), word, spec.vocab_size, per_second, floors)
 
 
 def _write(spec: DecoderSpec, weights: Mapping[str, Tensor], dtype: str, folder: Path) -> None:
@@ -91,8 +87,9 @@ def _write(spec: DecoderSpec, weights: Mapping[str, Tensor], dtype: str, folder:
     from engine.models.weights import HEAD_NAME
 
     names = FAMILIES[spec.family].names
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     stored = {}
-    for name, parts in names.parts(spec, {k: tuple(v.shape) for k, v in weights.items()}).items():
+    for name, parts in names.parts(spec, shapes).items():
         for part in parts:
             rows = weights[name][part.first : part.first + part.shape[0]]
             prefix = "" if part.name == HEAD_NAME else names.prefix
@@ -113,8 +110,6 @@ def _write(spec: DecoderSpec, weights: Mapping[str, Tensor], dtype: str, folder:
 
 def _config(spec: DecoderSpec) -> dict[str, Any]:
     """The config.json by which transformers and every engine know a spec."""
-    from engine.models.rotary import Llama3
-
     config = {
         "model_type": spec.family,
         "vocab_size": spec.vocab_size,
@@ -135,11 +130,10 @@ def _config(spec: DecoderSpec) -> dict[str, Any]:
             "scale_attn_weights": spec.scale_by_head_dim,
             "scale_attn_by_inverse_layer_idx": spec.scale_by_layer,
         }
-    # Rotary settings in both spellings that transformers has had.
+    # Rotary settings in both spellings that transformers has had. Of built-in models those that
+    # stretch waves do it as Llama 3.
     kind: dict[str, Any] = {"rope_type": "default"}
     if spec.rotary.scaling is not None:
-        # Of built-in models there is no other.
-        assert isinstance(spec.rotary.scaling, Llama3)
         kind = {"rope_type": "llama3", **asdict(spec.rotary.scaling)}
         kind["original_max_position_embeddings"] = kind.pop("original_positions")
     return config | {
@@ -200,24 +194,18 @@ def likelihoods(
         model = PlainDecoder(Path(task.model), torch.float64, task.device)
         return {
             workload: {
-                name: likelihood(model, task.cells[workload].prompts, ids)
+                name: likelihood(model, task.demands[workload].prompts, ids)
                 for name, ids in engines.items()
             }
             for workload, engines in generated.items()
         }
 
 
-def checkpoint_in(folder: Path, model: str, dtype: str, device: str) -> Checkpoint:
-    """The model in a folder that every engine can read, this one where it is written.
-
-    A process of its own does it. MeasurementFailed if there is no such model.
-    """
-    failing, file = f"{model} cannot be put on disk", folder.with_suffix(".json")
-    return Checkpoint(**apart(failing, "checkpoint", file, model, dtype, device, str(folder)))
+_APART: dict[str, Callable[..., Any]] = {"checkpoint": write_checkpoint, "likelihoods": likelihoods}
 
 
 def apart(failing: str, function: str, file: Path, *arguments: Any) -> Any:
-    """What `main` gives of a function in a process of its own, told by way of a file.
+    """What a function of `_APART` gives in a process of its own, told by way of a file.
 
     Where it fails, MeasurementFailed says what is `failing`, and why.
     """
@@ -232,12 +220,8 @@ def main(function: str, file: Path) -> None:
     """Call a function as the file says, which then has what it gave; failures are sentences."""
     from engine.errors import KvtrailError
 
-    functions: dict[str, Callable[..., Any]] = {
-        "checkpoint": write_checkpoint,
-        "likelihoods": likelihoods,
-    }
     try:
-        given = functions[function](*json.loads(file.read_text()))
+        given = _APART[function](*json.loads(file.read_text()))
     except (BenchError, KvtrailError) as error:
         sys.exit(f"error: {error}")
     write_json(file, msgspec.to_builtins(given))

@@ -11,7 +11,11 @@ from asv_bench.peers.lives.life import KVTRAIL
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-GIB = 2**30
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:.1f}"
+
+
 SPEED = (
     Column("workload", "workload", kind="name"),
     Column("engine", "engine", kind="name"),
@@ -31,8 +35,8 @@ REST = (
     Column("workload", "workload", kind="name"),
     Column("engine", "engine", kind="name"),
     Column("startup_s", "start-up", "s", digits(1)),
-    Column("peak_gpu_gib", "GPU", "GiB", digits(1)),
-    Column("peak_rss_gib", "host", "GiB", digits(1)),
+    Column("peak_gpu_bytes", "GPU", "GiB", _gib),
+    Column("peak_rss_bytes", "host", "GiB", _gib),
     Column("tokens", "likeliest in fp64", kind="text"),
     Column("settings", "settings", kind="text"),
 )
@@ -64,49 +68,29 @@ def rest_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         facts = {**row.get("chosen", {}), **row["versions"]}
         listed = ", ".join(f"{name} {value}" for name, value in facts.items())
-        cells.append(
-            (
-                row["workload"],
-                row["engine"],
-                row["startup_s"],
-                *(row[peak] and row[peak] / GIB for peak in ("peak_gpu_bytes", "peak_rss_bytes")),
-                _likeliest(row["tokens"] or {}),
-                f"{row['settings']}; {listed}",
-            )
-        )
+        likeliest, told = None, row["tokens"] or {}
+        if "argmax" in told:  # Older records tell how many were kvtrail's.
+            likeliest = f"{told['argmax']:.1%} of {told['tokens']}, gap {told['largest_gap']:.2g}"
+        shown = {**row, "tokens": likeliest, "settings": f"{row['settings']}; {listed}"}
+        cells.append([shown[column.key] for column in REST])
     return Table(REST, cells, caption=TOKENS)
 
 
-def _likeliest(tokens: Mapping[str, Any]) -> str | None:
-    if "argmax" not in tokens:  # Older records tell how many were kvtrail's.
-        return None
-    return f"{tokens['argmax']:.1%} of {tokens['tokens']}, gap {tokens['largest_gap']:.2g}"
-
-
 def draw_peers(rows: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Bars of step times by workload and engine, and the floor of each, as an SVG document."""
+    """Bars of step times by workload and engine, as an SVG document."""
     # An extra's, and slow to load.
     from asv_bench.output.drawing import Palette
 
     palette = Palette(ours=("#1a7f37", "#3fb950"), theirs=("#8c959f", "#6e7681"))
-    workloads: dict[str, list[Mapping[str, Any]]] = {}
-    for row in reversed(rows):
-        workloads.setdefault(row["workload"], []).append(row)
 
     def draw(canvas: Canvas) -> None:
-        canvas.suptitle(title, fontsize=9)
-        panels = canvas.subplots(len(workloads), 1, squeeze=False)[:, 0]
-        for axes, (workload, own) in zip(panels[::-1], workloads.items(), strict=True):
-            steps = [row["step_ms"] for row in own]
-            colours = [palette["ours" if row["engine"] == KVTRAIL else "theirs"] for row in own]
-            bars = axes.barh(range(len(own)), steps, color=colours, height=0.7)
-            axes.bar_label(bars, [f"{step:.3g}" for step in steps], padding=2)
-            axes.set_yticks(range(len(own)), [row["engine"] for row in own])
-            if own[0]["floor_ms"] is not None:
-                axes.axvline(own[0]["floor_ms"], color=palette["ink"], linewidth=0.8)
-            axes.set_title(f"{workload}, ms a step", loc="left", fontsize=8)
-            axes.set_xlim(0, 1.15 * max(steps))
-            palette.quieten(axes, grid="x")
+        axes = canvas.subplots()
+        names = [f"{row['workload']}, {row['engine']}" for row in rows]
+        colours = [palette["ours" if row["engine"] == KVTRAIL else "theirs"] for row in rows]
+        bars = axes.barh(names, [row["step_ms"] for row in rows], color=colours)
+        axes.bar_label(bars, fmt="%.3g", padding=2)
+        axes.invert_yaxis()
+        axes.set_title(f"{title}, ms a step", fontsize=9)
+        palette.quieten(axes, grid="x")
 
-    height = 0.6 + 0.45 * len(workloads) + 0.24 * len(rows)
-    return palette.draw(draw, size=(7.5, height), font_size=8, salt="peers")
+    return palette.draw(draw, size=(7.5, 1.0 + 0.24 * len(rows)), font_size=8, salt="peers")

@@ -13,15 +13,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Ids = list[list[int]]
 
@@ -38,19 +38,15 @@ class Demand:
 
 @dataclass(frozen=True)
 class PeerTask:
-    """What every engine does with the model in a folder of Hugging Face's format.
-
-    `cells` are workloads by name, with at most `batch` requests at once of at most `max_length`
-    tokens. `engine` is what they fix of kvtrail's own engine.
-    """
+    """What every engine does with the model in a folder of Hugging Face's format."""
 
     model: str
     dtype: str
     device: str
-    cells: dict[str, Demand]
-    batch: int
-    max_length: int
-    engine: dict[str, Any]
+    demands: dict[str, Demand]  # by the workload's name
+    batch: int  # requests at once, at most
+    max_length: int  # tokens of a request, at most
+    engine: dict[str, Any]  # what the workloads fix of kvtrail's own engine
     warmups: int
     windows: int
 
@@ -58,36 +54,39 @@ class PeerTask:
     def read(cls, path: str) -> PeerTask:
         """The task in a file."""
         told = json.loads(Path(path).read_text())
-        cells = {name: Demand(**cell) for name, cell in told.pop("cells").items()}
-        return cls(cells=cells, **told)
+        demands = {name: Demand(**one) for name, one in told.pop("demands").items()}
+        return cls(demands=demands, **told)
 
 
 @dataclass(frozen=True)
 class Driver:
-    """An engine that has loaded the model; it is imported there, as only one is here.
-
-    `run` is given prompts, and `params` of each by its new tokens, and gives the new ids of each.
-    `settings` says in words what was asked of the engine, from which a reader judges whether it is
-    fair. `choices` are what it chose itself, such as which CUDA graphs: by the name to print,
-    attributes from `engine` on; those that a version lacks are left out. `unreported` counts tokens
-    of each request that it does not tell.
-    """
+    """An engine that has loaded the model; it is imported there, as only one is here."""
 
     engine: Any
-    params: Callable[[int], Any]
-    run: Callable[[Ids, list[Any]], Iterable[Sequence[int]]]
-    settings: str
-    choices: Mapping[str, str] = field(default_factory=dict)
-    unreported: int = 0
+    params: Callable[[int], Any]  # of a request, by its new tokens
+    run: Callable[[Ids, list[Any]], Iterable[Sequence[int]]]  # prompts and params to new ids
+    settings: str  # what was asked of it, from which a reader judges whether it is fair
+    # What it chose itself, such as which CUDA graphs: attributes, from `engine` on. Those that a
+    # version lacks are left out.
+    choices: Sequence[str] = ()
+    unreported: int = 0  # tokens of each request that it does not tell
 
-    def generate(self, prompts: Ids, new_tokens: list[int]) -> Ids:
-        """Run all requests, greedily, to their last token; the new ids of each."""
-        return [list(ids) for ids in self.run(prompts, [*map(self.params, new_tokens)])]
+    def timed(self, prompts: Ids, new_tokens: list[int]) -> tuple[float, Ids]:
+        """Seconds to run all requests, greedily, to their last token; the new ids of each."""
+        started = time.perf_counter()
+        ids = [list(new) for new in self.run(prompts, [*map(self.params, new_tokens)])]
+        seconds = time.perf_counter() - started
+        for request, (generated, wanted) in enumerate(zip(ids, new_tokens, strict=True)):
+            if len(generated) != wanted - self.unreported:
+                sys.exit(
+                    f"request {request} got {len(generated)} tokens where {wanted} were asked for; "
+                    f"this run measures something else."
+                )
+        return seconds, ids
 
 
 def load_kvtrail(task: PeerTask) -> Driver:
-    """kvtrail's own engine: that of the tree, in the place of any installed one."""
-    sys.path.insert(0, os.environ["KVTRAIL_TREE"])
+    """kvtrail's own engine."""
     from engine import Engine, EngineConfig, SamplingParams
 
     config = {"model": task.model, "device": task.device, "dtype": task.dtype, **task.engine}
@@ -98,12 +97,10 @@ def load_kvtrail(task: PeerTask) -> Driver:
         lambda count: SamplingParams(max_new_tokens=count, ignore_eos=True),
         lambda *asked: (one.token_ids for one in engine.generate(*asked)),
         f"{how}, no prefix cache",
-        {
-            "decode": "decode_mode",
-            "prefill_tokens": "config.prefill_max_tokens",
-            "steps_in_flight": "config.steps_in_flight",
-            "kv_blocks": "num_kv_blocks",
-        },
+        (
+            *("decode_mode", "config.prefill_max_tokens", "config.steps_in_flight"),
+            "num_kv_blocks",
+        ),
     )
 
 
@@ -154,8 +151,8 @@ def load_transformers(task: PeerTask, *, cache: str | None = None) -> Driver:
     settings = "static cache, compiled" if cache else "not compiled"
     if cache and task.device == "cpu":
         settings = "static cache; it compiles on GPUs only"
-    choices = {"attention": "config._attn_implementation"}
-    return Driver(engine, int, in_batches(run, task.batch), settings, choices)
+    run_all = in_batches(run, task.batch)
+    return Driver(engine, int, run_all, settings, ("config._attn_implementation",))
 
 
 def load_torch(task: PeerTask) -> Driver:
@@ -184,22 +181,19 @@ def load_vllm(task: PeerTask) -> Driver:
         done = engine.generate(asked, params, use_tqdm=False)
         return (one.outputs[0].token_ids for one in done)
 
-    choices = {
-        "graphs": "compilation_config.cudagraph_mode",
-        "graph_sizes": "compilation_config.cudagraph_capture_sizes",
-        "batched_tokens": "scheduler_config.max_num_batched_tokens",
-        "chunked_prefill": "scheduler_config.enable_chunked_prefill",
-        "asynchronous": "scheduler_config.async_scheduling",
-        "policy": "scheduler_config.policy",
-        "attention": "attention_config.backend",
-    }
+    choices = (
+        *("compilation_config.cudagraph_mode", "compilation_config.cudagraph_capture_sizes"),
+        *("scheduler_config.max_num_batched_tokens", "scheduler_config.enable_chunked_prefill"),
+        *("scheduler_config.async_scheduling", "scheduler_config.policy"),
+        "attention_config.backend",
+    )
     greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
     return Driver(
         engine,
         lambda count: SamplingParams(max_tokens=count, **greedy),
         run,
         "CUDA graphs as it chooses them, no prefix cache, no detokenization",
-        {name: f"llm_engine.vllm_config.{path}" for name, path in choices.items()},
+        [f"llm_engine.vllm_config.{path}" for path in choices],
     )
 
 
@@ -228,13 +222,11 @@ def load_sglang(task: PeerTask) -> Driver:
         lambda count: {"temperature": 0.0, "max_new_tokens": count, "ignore_eos": True},
         run,
         "CUDA graphs up to the batch, no prefix cache, no detokenization",
-        {
-            "graph_sizes": "server_args.cuda_graph_bs",
-            "batched_tokens": "server_args.chunked_prefill_size",
-            "policy": "server_args.schedule_policy",
-            "no_overlap": "server_args.disable_overlap_schedule",
-            "attention": "server_args.attention_backend",
-        },
+        (
+            *("server_args.cuda_graph_bs", "server_args.chunked_prefill_size"),
+            *("server_args.schedule_policy", "server_args.disable_overlap_schedule"),
+            "server_args.attention_backend",
+        ),
     )
 
 
@@ -253,10 +245,7 @@ def load_nano_vllm(task: PeerTask) -> Driver:
         lambda count: SamplingParams(temperature=1e-5, ignore_eos=True, max_tokens=count),
         lambda *asked: (one["token_ids"] for one in engine.generate(*asked, use_tqdm=False)),
         "CUDA graphs, its prefix cache, temperature 1e-5 as 0 is refused",
-        {
-            "graph_sizes": "model_runner.graph_bs",
-            "batched_tokens": "scheduler.max_num_batched_tokens",
-        },
+        ("model_runner.graph_bs", "scheduler.max_num_batched_tokens"),
     )
 
 
@@ -279,13 +268,12 @@ def load_mini_sglang(task: PeerTask) -> Driver:
         lambda count: SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=count),
         lambda *asked: (one["token_ids"] for one in engine.generate(*asked)),
         "CUDA graphs up to the batch, naive cache",
-        {"batched_tokens": "config.max_extend_tokens", "attention": "config.attention_backend"},
+        ("config.max_extend_tokens", "config.attention_backend"),
         unreported=1,
     )
 
 
-@dataclass(frozen=True)
-class PeerKind:
+class PeerKind(NamedTuple):
     """An engine: how it is loaded, the package that its interpreter must be able to import, and
     the distributions whose versions matter."""
 
@@ -313,61 +301,58 @@ KINDS = {
 
 def live(label: str, task: PeerTask) -> dict[str, Any]:
     """What an engine gave: seconds to start, figures and tokens of each workload, settings."""
-    peer = KINDS[label].load(task)
+    if label in (KVTRAIL, "torch"):
+        # The engine of the tree, in the place of any installed one.
+        sys.path.insert(0, os.environ["KVTRAIL_TREE"])
+    kind = KINDS[label]
+    peer = kind.load(task)
     startup_s = _seconds_since_start()
-    cells: dict[str, dict[str, Any]] = {}
-    for name, cell in task.cells.items():
+    figures, tokens, failed = {}, {}, {}
+    for name, demand in task.demands.items():
         try:
-            cells[name] = _measured(peer, cell, task)
+            figures[name], tokens[name] = _measured(peer, demand, task)
         except SystemExit as refusal:  # of this workload alone
-            cells[name] = {"failed": str(refusal)}
+            failed[name] = str(refusal)
+    chosen, versions = {}, {}
+    for path in peer.choices:
+        with suppress(AttributeError):
+            if (value := attrgetter(path)(peer.engine)) is not None:
+                chosen[path.rpartition(".")[2]] = str(getattr(value, "name", value))
+    for package in ("torch", "triton", *kind.distributions):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
     return {
         "startup_s": startup_s,
-        "cells": cells,
+        "figures": figures,
+        "tokens": tokens,
+        "failed": failed,
         "settings": peer.settings,
-        "chosen": _chosen(peer),
-        "versions": _versions("torch", "triton", *KINDS[label].distributions),
+        "chosen": chosen,
+        "versions": versions,
     }
 
 
-def _measured(peer: Driver, cell: Demand, task: PeerTask) -> dict[str, Any]:
+def _measured(peer: Driver, demand: Demand, task: PeerTask) -> tuple[dict[str, list[float]], Ids]:
     """Windows of each metric on a workload, and the tokens of the last."""
-    one_each = [1] * len(cell.prompts)
-    for _ in range(task.warmups):
-        _timed(peer, cell, one_each)
-        _timed(peer, cell, cell.new_tokens)
-    gc.collect()
-    gc.freeze()
-    first_s, whole_s = [], []
+    steps, new_tokens = demand.steps, demand.new_tokens
+    further = max(1, steps - steps // max(new_tokens))
+    windows: list[tuple[float, float]] = []
     ids: Ids = []
-    for _ in range(task.windows):
-        first_s.append(_timed(peer, cell, one_each)[0])
-        seconds, ids = _timed(peer, cell, cell.new_tokens)
-        whole_s.append(seconds)
-    tokens = sum(cell.new_tokens)
-    further = max(1, cell.steps - cell.steps // max(cell.new_tokens))
+    for number in range(-task.warmups, task.windows):
+        if number == 0:
+            gc.collect()
+            gc.freeze()
+        first_s, _ = peer.timed(demand.prompts, [1] * len(new_tokens))
+        whole_s, ids = peer.timed(demand.prompts, new_tokens)
+        windows.append((first_s, whole_s))
+    counted = windows[task.warmups :]
     figures = {
-        "step_ms": [1e3 * whole / cell.steps for whole in whole_s],
-        "tokens_per_s": [tokens / whole for whole in whole_s],
-        "ttft_ms": [1e3 * first for first in first_s],
-        "tpot_ms": [
-            1e3 * (whole - first) / further for whole, first in zip(whole_s, first_s, strict=True)
-        ],
+        "step_ms": [1e3 * whole_s / steps for _, whole_s in counted],
+        "tokens_per_s": [sum(new_tokens) / whole_s for _, whole_s in counted],
+        "ttft_ms": [1e3 * first_s for first_s, _ in counted],
+        "tpot_ms": [1e3 * (whole_s - first_s) / further for first_s, whole_s in counted],
     }
-    return {"figures": figures, "token_ids": ids}
-
-
-def _timed(peer: Driver, cell: Demand, new_tokens: list[int]) -> tuple[float, Ids]:
-    started = time.perf_counter()
-    ids = peer.generate(cell.prompts, new_tokens)
-    seconds = time.perf_counter() - started
-    for request, (generated, wanted) in enumerate(zip(ids, new_tokens, strict=True)):
-        if len(generated) != wanted - peer.unreported:
-            sys.exit(
-                f"request {request} got {len(generated)} tokens where {wanted} were asked for; "
-                f"this run measures something else."
-            )
-    return seconds, ids
+    return figures, ids
 
 
 def _seconds_since_start() -> float:
@@ -377,34 +362,16 @@ def _seconds_since_start() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
-def _chosen(peer: Driver) -> dict[str, str]:
-    found = {}
-    for name, path in peer.choices.items():
-        with suppress(AttributeError):
-            if (value := attrgetter(path)(peer.engine)) is not None:
-                found[name] = str(getattr(value, "name", value))
-    return found
-
-
-def _versions(*packages: str) -> dict[str, str]:
-    """Of those that this interpreter has."""
-    found = {}
-    for package in packages:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
 def main(path: str) -> None:
     """Live once, as the engine that the environment names."""
     startup_s = 1.0
     # The first life only shows which figures there are, and loads nothing.
     if "KVTRAIL_TRIAL" not in os.environ:
         label = Path(os.environ["KVTRAIL_LABEL"]).name
-        facts = live(label, PeerTask.read(path))
-        startup_s = facts["startup_s"]
+        told = live(label, PeerTask.read(path))
+        startup_s = told["startup_s"]
         # Nothing else of a life reaches its reader, so this names the file.
-        Path(path).with_name(f"{label}-{startup_s!r}.json").write_text(json.dumps(facts))
+        Path(path).with_name(f"{label}-{startup_s!r}.json").write_text(json.dumps(told))
     Path(os.environ["KVTRAIL_RESULT"]).write_text(json.dumps({"startup_s": startup_s}))
 
 

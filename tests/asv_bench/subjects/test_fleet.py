@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -272,30 +273,32 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     log, note = log_in(tmp_path)
     engine = tmp_path / "python"
     windows = {name: ["STEP"] for name in ("step_ms", "tokens_per_s", "ttft_ms", "tpot_ms")}
-    cell = {"figures": windows, "token_ids": [[1]]}
-    told = {"settings": "", "chosen": {}, "versions": {}, "cells": {"single-quick": cell}}
+    told: dict[str, Any] = {"settings": "", "chosen": {}, "versions": {}, "failed": {}}
+    told |= {"startup_s": "STEP", "figures": {"single-quick": windows}}
+    told |= {"tokens": {"single-quick": [[1]]}}
     engine.write_text(
         f"""#!/bin/sh
         [ "$1" = -P ] && exit 0
         {note}
         sleep 0.2
-        case $KVTRAIL_LABEL in */torch) step=2;; *) step=1;; esac
+        case $KVTRAIL_LABEL in */torch) step=2.5;; *) step=1.25;; esac
         file="$PEERS_FOLDER/$KVTRAIL_LABEL"
         echo '{json.dumps(told)}' | sed "s/\\"STEP\\"/$step/g" > "$file-$$"
-        mv "$file-$$" "$file-$step.5.json"
-        echo "{{\\"startup_s\\": $step.5}}" > "$KVTRAIL_RESULT"
+        mv "$file-$$" "$file-$step.json"
+        echo "{{\\"startup_s\\": $step}}" > "$KVTRAIL_RESULT"
         """
     )
     engine.chmod(0o755)
     toy = declared(TABLES, bench(5))
-    monkeypatch.setattr("asv_bench.peers.rounds.REPOSITORY", toy.root)
-    model = Checkpoint("model", "float32", {"vocab_size": 64}, 1.0, 1.0, None)
-    monkeypatch.setattr("asv_bench.peers.contest.checkpoint_in", lambda *_: model)
+    monkeypatch.setattr("asv_bench.peers.contest.REPOSITORY", toy.root)
+    model = Checkpoint("model", "float32", 64, None, {"single-quick": None})
+    answers = {"checkpoint": asdict(model), "likelihoods": {}}
+    monkeypatch.setattr("asv_bench.peers.contest.apart", lambda _, asked, *__: answers[asked])
     arguments = ["peers", "--fleet", cluster.address, "--kind", KIND, "--rounds", "12", "--quick"]
     arguments += ["--workloads", "single"]
     for name in ("kvtrail", "torch"):
         arguments += ["--peer", f"{name}={engine}"]
-    with pytest.raises(Refused, match=f"not {KIND}: start it on one of the hosts"):
+    with pytest.raises(Refused, match=f"the hosts are {KIND}, not .*: start it"):
         kvtrail(toy.toy, *arguments)
     monkeypatch.setenv("KVTRAIL_MACHINE", KIND)
     losing = after(8, log, cluster.lose_one)
@@ -308,9 +311,9 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     assert said.record["machine"]["name"] == KIND
     [contest] = said.record["samples"]
     spans = []
-    for number, lives in enumerate(zip(*contest["lives"].values(), strict=True)):
-        readings = [one["step_ms"] for one in lives]
-        assert [one["value"] for one in readings] == [1, 2]
+    for number, lives in enumerate(contest["rounds"]):
+        readings = [lives[name]["reading"] for name in ("kvtrail", "torch")]
+        assert [one["value"] for one in readings] == [1.25, 2.5]
         assert len({one["device"] for one in readings}) == 1
         spans.append(span(*(readings if number % 2 == 0 else readings[::-1])))
     # Every host had rounds, and none of them holds anything of another one.
