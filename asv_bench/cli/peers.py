@@ -32,7 +32,7 @@ from asv_bench.peers.contest import PeerRounds
 from asv_bench.peers.contest import find_peers
 from asv_bench.peers.contest import peers_subject
 from asv_bench.peers.lives.life import KVTRAIL
-from asv_bench.peers.tables import draw_peers, rest_table, speed_table
+from asv_bench.peers.tables import drawn, rest_table, speed_table
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.grouped import grouped
@@ -90,7 +90,6 @@ def peers(
     """
     files = outputs.files()
     if svg is not None:
-        require_packages("matplotlib")
         require_writable(svg)
     device = chosen_device("auto")
     works = [
@@ -165,9 +164,10 @@ def peers(
     if rows:
         which = ", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows))
         title = record.title(which)
-        files.show(speed_table(rows, title), rest_table(rows))
+        table = speed_table(rows, title)
+        files.show(table, rest_table(rows))
         if svg is not None:
-            write_text(svg, draw_peers(rows, title), suffix=".svg")
+            write_text(svg, drawn(table), suffix=".svg")
         files.console.print(f"record: {path}")
     if not any(row["engine"] != KVTRAIL for row in rows):
         raise MeasurementFailed("no peer gave a figure: see the sentences above.")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
 
 from asv_bench.output.table import Cell, Column, Table, digits, percent
-from asv_bench.peers.lives.life import KVTRAIL
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 
 def _gib(count: float) -> str:
@@ -44,9 +44,8 @@ CAPTION = (
     "A step is wall time over tokens of a sequence, prefill and host included: the median over "
     "lives, and beside it their range; of a single life, over its windows. Times kvtrail's: of the "
     "same round; its interval is that of Wilcoxon's test, or the whole range where there are too "
-    "few rounds for 95 %. TTFT: all "
-    "requests at once, one token each. Of floor: the bytes that a step must read, at the read "
-    "bandwidth of this GPU."
+    "few rounds for 95 %. TTFT: all requests at once, one token each. Of floor: the bytes that a "
+    "step must read, at the read bandwidth of this GPU."
 )
 
 
@@ -76,21 +75,10 @@ def rest_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table(REST, cells, caption=TOKENS)
 
 
-def draw_peers(rows: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Bars of step times by workload and engine, as an SVG document."""
-    # An extra's, and slow to load.
-    from asv_bench.output.drawing import Palette
-
-    palette = Palette(ours=("#1a7f37", "#3fb950"), theirs=("#8c959f", "#6e7681"))
-
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.subplots()
-        names = [f"{row['workload']}, {row['engine']}" for row in rows]
-        colours = [palette["ours" if row["engine"] == KVTRAIL else "theirs"] for row in rows]
-        bars = axes.barh(names, [row["step_ms"] for row in rows], color=colours)
-        axes.bar_label(bars, fmt="%.3g", padding=2)
-        axes.invert_yaxis()
-        axes.set_title(f"{title}, ms a step", fontsize=9)
-        palette.quieten(axes, grid="x")
-
-    return palette.draw(draw, size=(7.5, 1.0 + 0.24 * len(rows)), font_size=8, salt="peers")
+def drawn(table: Table) -> str:
+    """The table as an SVG document."""
+    console = Console(record=True, file=StringIO(), width=160)
+    for part in (table.title, table.to_rich(notes_beside=True), table.caption):
+        console.print(part, highlight=False)
+    # Nothing is fetched from elsewhere: the reader's own fonts do.
+    return re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="peers"), flags=re.DOTALL)
