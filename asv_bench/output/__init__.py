@@ -1,1 +1,1 @@
-"""What commands leave for a person or a program: tables, drawings and records."""
+"""What commands leave for a person or a program: tables and records."""

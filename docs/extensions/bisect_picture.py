@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from asv_bench.output.drawing import Palette
+from asv_bench.studies.ladder.drawing import Palette
 
 PALETTE = Palette(time=("#0969da", "#58a6ff"), culprit=("#cf222e", "#f85149"))
 SIZE_INCHES = (8.8, 4.0)
