@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -41,12 +41,9 @@ from asv_bench.subjects.declared import DeclaredSubject
 
 MOST_THROTTLED = 3
 """Lives or pairs in a row of a throttled GPU, after which its host is taken out."""
-LOCAL = "local"
 _PANEL = "Measure on many hosts"
 START_SECONDS = 300.0
 """For a host to say that it is there; until then the cluster may have other work."""
-_HARDWARE = ("cpu", "cores", "gpu", "driver")
-"""What hosts of one kind have in common, by the names of `MachineFacts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +104,8 @@ class Fleet:
         self.hosts = tuple(hosts)
         self.tell = tell
         self._spares_last = spares_last
-        self._slots = {
-            f"{host.name}/{number}": (host, number)
-            for host in hosts
-            for number in range(host.slots)
-        }
+        slots = [(host, number) for host in hosts for number in range(host.slots)]
+        self._slots = {f"{host.name}/{number}": (host, number) for host, number in slots}
         self._lock = threading.Lock()
         self._is_over = False
         self.cells: dict[str, Software] = {}
@@ -156,17 +150,6 @@ class Fleet:
                 self._take_out(host, f"throttles its GPU ({', '.join(events)})", spares_last=True)
         return measured
 
-    def to_json(self) -> dict[str, dict[str, Any]]:
-        """What a record says of each host, by its name."""
-        return {
-            host.name: {
-                "machine": host.machine.to_json(),
-                "slots": host.slots,
-                "taken_out": host.why_out or None,
-            }
-            for host in self.hosts
-        }
-
     def _measured(self, method: str, device: str | None, *asked: Any, **more: Any) -> Any:
         """What a method of `Lives` measures in a slot; None: in the first that can."""
         while device is None:
@@ -179,8 +162,8 @@ class Fleet:
         told = self._told(host, method, slot, not host.is_warned_of, *asked, **more)
         if isinstance(told.error, Disturbed):
             why = f"is disturbed: {told.error}"
-            if self._take_out(host, why, spares_last=self._spares_last):
-                raise DeviceLost(f"{host.name} {why}")
+            if lost := self._take_out(host, why, spares_last=self._spares_last):
+                raise lost
             told = self._told(host, method, slot, False, *asked, **more)
         if isinstance(told.error, CommitUnusable):
             raise self._second_opinion(host, told.error)
@@ -195,10 +178,9 @@ class Fleet:
         try:
             told = host.ask(*asked, **more)
         except DeviceLost as error:
-            why = f"is lost: {error}"
-            if not self._is_over:
-                self._take_out(host, why)
-            raise DeviceLost(f"{host.name} {why}") from None
+            if self._is_over:
+                raise
+            raise (self._take_out(host, f"is lost: {error}") or error) from None
         with self._lock:
             for commit, cell in told.cells.items():
                 if commit not in self.cells or cell.elsewhere:
@@ -210,22 +192,21 @@ class Fleet:
                     known.setdefault(commit, []).extend(values)
         return told
 
-    def _take_out(self, host: FleetHost, why: str, *, spares_last: bool = False) -> bool:
-        """Use a host no longer and say so, once; False where the last one is spared."""
+    def _take_out(
+        self, host: FleetHost, why: str, *, spares_last: bool = False
+    ) -> DeviceLost | None:
+        """Use a host no longer and say so, once; None where the last one is spared."""
         with self._lock:
-            is_last = all(one.why_out for one in self.hosts if one is not host)
-            if is_spared := spares_last and is_last:
-                is_new, host.is_warned_of = not host.is_warned_of, True
+            is_spared = spares_last and all(one.why_out for one in self.hosts if one is not host)
+            is_new = not (host.is_warned_of if is_spared else host.why_out)
+            if is_spared:
+                host.is_warned_of = True
             else:
-                is_new, host.why_out = not host.why_out, host.why_out or why
+                host.why_out = host.why_out or why
         if is_new:
-            out = (
-                f", the last host, {why}"
-                if is_spared
-                else f" is taken out of the fleet, as it {why}"
-            )
-            self.tell(host.name + out)
-        return not is_spared
+            what = ", the last host," if is_spared else " is taken out of the fleet, as it"
+            self.tell(f"{host.name}{what} {why}")
+        return None if is_spared else DeviceLost(f"{host.name} {why}")
 
     def _second_opinion(self, host: FleetHost, error: CommitUnusable) -> MeasurementFailed:
         """What to raise where a host cannot measure a commit: it is at fault if another one can."""
@@ -236,11 +217,8 @@ class Fleet:
                 told = self._told(other, "prepare", 0, False, error.commit)
                 if isinstance(told.error, CommitUnusable):
                     break
-                why = (
-                    f"cannot measure {short(error.commit)}, which {other.name} can: {error.reason}"
-                )
-                self._take_out(host, why)
-                return DeviceLost(f"{host.name} {why}")
+                which = f"{short(error.commit)}, which {other.name} can"
+                return self._take_out(host, f"cannot measure {which}: {error.reason}") or error
         return error
 
 
@@ -261,11 +239,12 @@ def opened_fleet(
     if options.address is None:
         yield None
         return
-    with _connected(options.address), ExitStack() as stack:
+    import ray
+
+    _connect(options.address)
+    try:
         found, refusals = _started(Order.of(subject, names))
         print_sentences(console, refusals, "yellow")
-        for host in found:
-            stack.callback(host.end)
         hosts = of_kind(found, options.kind, is_for_one_kind=is_for_one_kind)
         for host in found:
             if host not in hosts:
@@ -283,11 +262,13 @@ def opened_fleet(
         kinds = " and ".join(dict.fromkeys(host.machine.name for host in hosts))
         console.print(f"fleet: hosts {len(hosts)}, lives at once {len(fleet.devices)}, {kinds}")
         yield fleet
+    finally:
+        # With what began on the hosts.
+        ray.shutdown()
 
 
-@contextmanager
-def _connected(address: str) -> Iterator[None]:
-    """Be part of a Ray cluster meanwhile; Refused if there is none at this address."""
+def _connect(address: str) -> None:
+    """Join the Ray cluster at this address; Refused if there is none."""
     import ray
 
     if "://" in address:
@@ -299,7 +280,7 @@ def _connected(address: str) -> Iterator[None]:
     }
     options: dict[str, Any] = {"address": address, "log_to_driver": False}
     options["runtime_env"] = {"py_modules": [str(RULER)], "env_vars": variables}
-    if address == LOCAL:
+    if address == "local":
         # Logical sizes: lives are given real cores and GPUs by their numbers.
         options |= {"num_cpus": len(os.sched_getaffinity(0)), "num_gpus": len(visible_gpus())}
         options |= {"include_dashboard": False}
@@ -312,10 +293,6 @@ def _connected(address: str) -> Iterator[None]:
         ) from None
     # Without a public name: its nodes' last words would go to standard output, as a record may.
     ray._private.worker._worker_logs_enabled = False
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _started(order: Order) -> tuple[list[FleetHost], list[str]]:
@@ -327,7 +304,7 @@ def _started(order: Order) -> tuple[list[FleetHost], list[str]]:
     carried, table = ray.put(order), order.work.table
     named: Counter[str] = Counter()
     begun: list[tuple[str, int, Any, Any]] = []
-    alive = [node for node in ray.nodes() if node["Alive"]]
+    alive = filter(itemgetter("Alive"), ray.nodes())
     for node in sorted(alive, key=itemgetter("NodeManagerHostname", "NodeID")):
         name = node["NodeManagerHostname"]
         named[name] += 1
@@ -388,7 +365,7 @@ def of_kind(
     for host in hosts:
         kinds.setdefault(host.machine.name, []).append(host)
     for name, alike in kinds.items():
-        for fact in _HARDWARE:
+        for fact in ("cpu", "cores", "gpu", "driver"):
             values = {str(getattr(host.machine, fact)): host.name for host in alike}
             if len(values) > 1:
                 said = ", ".join(f"{value} on {where}" for value, where in values.items())
@@ -397,16 +374,14 @@ def of_kind(
                     f"one name are one series: set KVTRAIL_MACHINE to another name on some."
                 )
     counted = ", ".join(f"{name} ({len(alike)})" for name, alike in kinds.items())
-    if kind is not None:
-        if kinds and kind not in kinds:
-            raise Refused(f"no host is of the kind {kind}; there are {counted}.")
-        return kinds.get(kind, [])
-    if is_for_one_kind and len(kinds) > 1:
+    if kind is None and is_for_one_kind and len(kinds) > 1:
         raise Refused(
             f"the fleet has hosts of several kinds, whose figures cannot be taken together: "
             f"{counted}. Choose one with --kind."
         )
-    return list(hosts)
+    if kind is not None and kinds and kind not in kinds:
+        raise Refused(f"no host is of the kind {kind}; there are {counted}.")
+    return [host for host in hosts if kind in (None, host.machine.name)]
 
 
 def _first_line(error: BaseException) -> str:
@@ -446,4 +421,14 @@ def look_around(
 
 def hosts_json(fleet: Fleet | None) -> dict[str, Any]:
     """The part of a record's results that names the hosts; nothing where there is no fleet."""
-    return {} if fleet is None else {"hosts": fleet.to_json()}
+    if fleet is None:
+        return {}
+    hosts = {
+        host.name: {
+            "machine": host.machine.to_json(),
+            "slots": host.slots,
+            "taken_out": host.why_out or None,
+        }
+        for host in fleet.hosts
+    }
+    return {"hosts": hosts}
