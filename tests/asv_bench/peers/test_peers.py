@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -59,7 +59,6 @@ def test_engines_that_run_here_generate_the_same_tokens(name: str, tmp_path: Pat
         ids[peer], figures = told["tokens"]["mixed"], told["figures"]["mixed"]
         seconds = figures["step_ms"][0] * MIXED.steps / 1e3
         assert figures["tokens_per_s"][0] == pytest.approx(5 * MIXED.new_tokens / seconds)
-        assert figures["ttft_ms"][0] > 0
         assert told["versions"]["torch"]
     assert ids["transformers-dynamic"] == ids["torch"] == ids["kvtrail"]
     # A model that repeats one token would agree with a broken one.
@@ -81,64 +80,41 @@ def test_engines_that_run_here_generate_the_same_tokens(name: str, tmp_path: Pat
 class Recorder:
     """Stands for another project's engine: keeps what it is told, generates tokens of its own."""
 
-    fair: ClassVar = {"enforce_eager": False, "max_num_seqs": 3}
-    chosen: ClassVar[dict[str, str]] = {}
+    graphs = SimpleNamespace(cudagraph_mode=Enum("Graphs", "PIECEWISE").PIECEWISE)
+    llm_engine = SimpleNamespace(vllm_config=SimpleNamespace(compilation_config=graphs))
+    server_args = SimpleNamespace(chunked_prefill_size=2048, attention_backend="fa3")
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.told = {"model": arguments[0] if arguments else None, **options}
 
     def generate(self, prompts: Any = None, params: Any = None, **options: Any) -> list[Any]:
-        self.asked = options.get("sampling_params", params)
+        asked = options.get("sampling_params", params)
+        self.asked = [one if isinstance(one, dict) else vars(one) for one in asked]
         assert len(self.asked) == len(options.get("input_ids", prompts))
-        return [self.answer(one) for one in self.asked]
-
-    def answer(self, asked: Any) -> Any:
-        return {"token_ids": list(range(asked.max_tokens))}
-
-
-class VllmLike(Recorder):
-    fair: ClassVar = {"enable_prefix_caching": False, "max_num_seqs": 3, "max_model_len": 29}
-    chosen: ClassVar = {"cudagraph_mode": "PIECEWISE", "max_num_batched_tokens": "8192"}
-    llm_engine = SimpleNamespace(
-        vllm_config=SimpleNamespace(
-            compilation_config=SimpleNamespace(
-                cudagraph_mode=Enum("Graphs", "PIECEWISE").PIECEWISE
-            ),
-            scheduler_config=SimpleNamespace(max_num_batched_tokens=8192),
-        )
-    )
-
-    def answer(self, asked: Any) -> Any:
-        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(range(asked.max_tokens)))])
+        answers = []
+        for one in self.asked:
+            ids = list(range(one.get("max_tokens") or one["max_new_tokens"]))
+            if "cache_type" in self.told:  # mini-sglang
+                ids.pop()
+            answers.append(Answer(token_ids=ids, output_ids=ids, outputs=[Answer(token_ids=ids)]))
+        return answers
 
 
-class SglangLike(Recorder):
-    fair: ClassVar = {"disable_radix_cache": True, "cuda_graph_max_bs": 3, "context_length": 29}
-    chosen: ClassVar = {"chunked_prefill_size": "2048", "attention_backend": "fa3"}
-    server_args = SimpleNamespace(chunked_prefill_size=2048, attention_backend="fa3")
+class Answer(dict[str, Any]):
+    """What attributes and keys give alike."""
 
-    def answer(self, asked: Any) -> Any:
-        return {"output_ids": list(range(asked["max_new_tokens"]))}
+    __getattr__ = dict.__getitem__
 
 
-class MiniLike(Recorder):
-    fair: ClassVar = {"cache_type": "naive", "cuda_graph_max_bs": 3}
-
-    def answer(self, asked: Any) -> Any:
-        return {"token_ids": list(range(asked.max_tokens - 1))}
-
-
-def live_with(
-    patch: pytest.MonkeyPatch, name: str, kind: type[Recorder], *modules: str
-) -> tuple[dict[str, Any], Recorder]:
+def live_with(patch: pytest.MonkeyPatch, name: str, **more: Any) -> tuple[dict[str, Any], Recorder]:
     """A life of an engine whose modules all have the faces of a recorder, and that."""
     made: list[Recorder] = []
 
     def build(*arguments: Any, **options: Any) -> Recorder:
-        made.append(kind(*arguments, **options))
+        made.append(Recorder(*arguments, **options, **more))
         return made[-1]
 
-    for one in modules:
+    for one in ("vllm", "sglang", "nanovllm", "minisgl", "minisgl.llm", "minisgl.core"):
         module = ModuleType(one)
         module.__dict__.update(SamplingParams=SimpleNamespace, LLM=build, Engine=build)
         patch.setitem(sys.modules, one, module)
@@ -146,34 +122,37 @@ def live_with(
     return facts, made[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "modules"),
-    [
-        ("vllm", VllmLike, ("vllm",)),
-        ("sglang", SglangLike, ("sglang",)),
-        ("nano-vllm", Recorder, ("nanovllm",)),
-        ("mini-sglang", MiniLike, ("minisgl", "minisgl.llm", "minisgl.core")),
-    ],
-)
+FAIR: dict[str, dict[str, Any]] = {
+    "vllm": {"enable_prefix_caching": False, "max_num_seqs": 3, "max_model_len": 29},
+    "sglang": {"disable_radix_cache": True, "cuda_graph_max_bs": 3, "context_length": 29},
+    "nano-vllm": {"enforce_eager": False, "max_num_seqs": 3},
+    "mini-sglang": {"cache_type": "naive", "cuda_graph_max_bs": 3},
+}
+CHOSEN = {
+    "vllm": {"cudagraph_mode": "PIECEWISE"},
+    "sglang": {"chunked_prefill_size": "2048", "attention_backend": "fa3"},
+}
+
+
+@pytest.mark.parametrize("name", FAIR)
 def test_other_projects_are_asked_for_the_same_work(
-    name: str, kind: type[Recorder], modules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts, peer = live_with(monkeypatch, name, kind, *modules)
-    assert peer.told.items() >= kind.fair.items()
+    facts, peer = live_with(monkeypatch, name)
+    assert peer.told.items() >= FAIR[name].items()
     assert "a folder" in peer.told.values()
     assert facts["figures"]["mixed"]["tokens_per_s"][0] > 0
-    assert facts["chosen"].items() >= kind.chosen.items()
+    assert facts["chosen"] == CHOSEN.get(name, {})
     missing = 1 if name == "mini-sglang" else 0
     assert [len(ids) for ids in facts["tokens"]["mixed"]] == [MIXED.new_tokens - missing] * 5
-    for asked in peer.asked:
-        params = asked if isinstance(asked, dict) else vars(asked)
+    for params in peer.asked:
         assert params["ignore_eos"] is True
         assert params["temperature"] < 1e-4
         assert MIXED.new_tokens in (params.get("max_tokens"), params.get("max_new_tokens"))
 
 
 def test_a_run_that_is_cut_short_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts, _ = live_with(monkeypatch, "nano-vllm", MiniLike, "nanovllm")
+    facts, _ = live_with(monkeypatch, "nano-vllm", cache_type="one token less")
     assert "got 0 tokens where 1 were asked for" in facts["failed"]["mixed"]
 
 
@@ -209,10 +188,9 @@ def test_committed_records_are_shown_as_on_their_pages(name: str) -> None:
     # They tell otherwise how right tokens are.
     assert rest_table(rows).to_json()[0]["tokens"] is None
     rows[0] |= {"tokens": {"tokens": 6144, "argmax": 0.888, "largest_gap": 0.59}}
-    rows[0] |= {"chosen": {"batched_tokens": "8192"}, "peak_gpu_bytes": 2**31}
+    rows[0] |= {"chosen": {"batched_tokens": "8192"}}
     first = rest_table(rows).to_json()[0]
     assert first["tokens"] == "88.8% of 6144, gap 0.59"
-    assert first["peak_gpu_bytes"] == 2**31
     assert first["settings"].startswith("CUDA graphs, no prefix cache; batched_tokens 8192, torch ")
 
 
@@ -223,15 +201,6 @@ def run_peers(*arguments: str, folder: Path, python: str) -> tuple[Result, dict[
     given += ["--peer", f"vllm={other}", "--folder", str(folder), *arguments]
     done = CliRunner().invoke(build_app(), given)
     return done, json.loads(record.read_text()) if record.is_file() else {}
-
-
-@pytest.mark.thorough
-def test_an_only_peer_that_fails_is_a_failure(tmp_path: Path) -> None:
-    done, told = run_peers("--workloads", "single", "--rounds", "1", folder=tmp_path, python=BROKEN)
-    assert isinstance(done.exception, MeasurementFailed)
-    assert "no peer gave a figure" in str(done.exception)
-    assert "no such architecture" in done.output
-    assert [row["engine"] for row in told["results"]["rows"]] == ["kvtrail"]
 
 
 @pytest.mark.thorough
@@ -267,8 +236,6 @@ def test_an_interrupted_command_goes_on_with_the_rounds_that_were_over(tmp_path:
     # A single life has its windows for a range.
     low, high = rows["wide-quick", "vllm"]["step_ms_range"]
     assert high > low
-    times = rows["wide-quick", "vllm"]["times"]
-    assert times["low"] < times["estimate"] < times["high"]
     before = told["samples"]
 
     done, told = run_peers(*arguments, folder=tmp_path, python=python)
@@ -301,16 +268,20 @@ def test_engines_take_turns_and_one_that_fails_costs_its_row_alone(tmp_path: Pat
     assert rows["kvtrail"]["peak_rss_bytes"] > 2**26
     (note,) = told["notes"]
     assert note.startswith("vllm on single-quick is left out: it ended with exit code 1: ")
-    assert "no such architecture" in done.output
+    assert "no such architecture" in note
     (sample,) = told["samples"]
-    lives = [told["torch"] for told in sample["rounds"]]
-    assert [len(life["figures"]["single-quick"]["step_ms"]) for life in lives] == [3, 3]
-    assert lives[0]["cell"]["packages"]["torch"]
-    assert lives[0]["cell"]["variables"]["DO_NOT_TRACK"] == "1"
-    first, second = (
-        [told[name]["reading"]["started_at"] for name in ("kvtrail", "torch")]
-        for told in sample["rounds"]
-    )
-    assert first[0] < first[1] < second[1] < second[0]
+    life = sample["rounds"][0]["torch"]
+    assert len(life["figures"]["single-quick"]["step_ms"]) == 3
+    assert life["cell"]["packages"]["torch"]
+    assert life["cell"]["variables"]["DO_NOT_TRACK"] == "1"
+    starts = [
+        [lives[name]["reading"]["started_at"] for name in ("kvtrail", "torch")]
+        for lives in sample["rounds"]
+    ]
+    assert starts[0][0] < starts[0][1] < starts[1][1] < starts[1][0]
     assert page.read_text().count("| single-quick | torch |") == 2
     assert "torch" in drawing.read_text()
+    # Where it is the only one, the command has failed.
+    done, told = run_peers("--workloads", "single", folder=tmp_path, python=BROKEN)
+    assert isinstance(done.exception, MeasurementFailed)
+    assert [row["engine"] for row in told["results"]["rows"]] == ["kvtrail"]

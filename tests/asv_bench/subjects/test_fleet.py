@@ -10,10 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
-from itertools import combinations
+from itertools import chain, combinations
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ import pytest
 
 from asv_bench.errors import Interrupted, Refused
 from asv_bench.fleet import fleet
-from asv_bench.fleet.host import Look
 from asv_bench.history.asv_results import Figure, read_results
+from asv_bench.measure.lives import Place
 from asv_bench.measure.log import RULER
 from asv_bench.peers.model import Checkpoint
 
@@ -107,16 +108,11 @@ def log_in(folder: Path) -> tuple[Path, str]:
     return log, f"printf x >> {log}"
 
 
-def lived(log: Path) -> int:
-    """How many lives began."""
-    return log.stat().st_size
-
-
 def after(lives: int, log: Path, action: Callable[[], None]) -> threading.Thread:
     """Do something as soon as more lives began, in a thread."""
 
     def wait() -> None:
-        while lived(log) <= lives:
+        while log.stat().st_size <= lives:
             time.sleep(0.02)
         action()
 
@@ -125,115 +121,107 @@ def after(lives: int, log: Path, action: Callable[[], None]) -> threading.Thread
     return thread
 
 
-def span(first: dict[str, Any], last: dict[str, Any] | None = None) -> tuple[str, float, float]:
-    """Where and when a reading, or several to the last of them, was made."""
-    last = last or first
-    return first["device"], first["started_at"], last["started_at"] + last["process_s"]
+def readings_in(samples: Any) -> Iterator[dict[str, Any]]:
+    """All readings somewhere in a record's samples."""
+    if isinstance(samples, dict) and "started_at" in samples:
+        yield samples
+    elif isinstance(samples, dict | list):
+        for one in samples.values() if isinstance(samples, dict) else samples:
+            yield from readings_in(one)
 
 
-def overlap(one: tuple[str, float, float], other: tuple[str, float, float]) -> bool:
+def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two readings were made at the same time."""
-    return one[1] < other[2] and other[1] < one[2]
+    first, second = sorted((one, other), key=itemgetter("started_at"))
+    return bool(second["started_at"] < first["started_at"] + first["process_s"])
 
 
-def test_all_lives_are_measured_once_though_a_host_is_lost(
+def test_kinds_have_series_of_their_own_though_the_command_is_interrupted_and_a_host_lost(
     kvtrail, cluster: Cluster, declared, tmp_path: Path
 ) -> None:
     log, note = log_in(tmp_path)
-    toy = declared(TABLES, *[bench(5 + number % 7, note) for number in range(41)])
-    losing = after(80, log, cluster.lose_one)
+    toy = declared(TABLES, *[bench(5 + number % 7, note) for number in range(11)]).toy
     kept = tmp_path / "kept"
-    arguments = ("history", "HEAD~40..HEAD", "--fleet", cluster.address, "--kind", KIND)
-    said = kvtrail(toy.toy, *arguments, "--results", str(kept))
-    losing.join()
-    assert said.code == 0, said.text
-    hosts = said.record["results"]["hosts"]
-    lost = [name for name, host in hosts.items() if host["taken_out"]]
-    assert len(hosts) == 4
-    assert len(lost) == 1
-    assert f"{lost[0]} is taken out of the fleet, as it is lost" in said.text
-    figures = figures_in(kept)
-    assert {figure.commit for figure in figures} == set(said.record["settings"]["commits"])
-    assert len(figures) == 40
-    assert {len(figure.samples) for figure in figures} == {ROUNDS}
-    assert {figure.machine for figure in figures} == {KIND}
-    for number, commit in enumerate(toy.toy.git("rev-list", "--reverse", "HEAD~40..HEAD").split()):
-        [figure] = [one for one in figures if one.commit == commit]
-        assert figure.median == pytest.approx(5 + (number + 1) % 7, abs=0.01)
-    # What is kept is over: the next command counts nothing of it again.
-    [kept_lives] = (tmp_path / "work" / "lives").iterdir()
-    assert "finished" in kept_lives.read_text().splitlines()[-1]
-
-
-def test_kinds_of_hosts_have_series_of_their_own_also_after_an_interruption(
-    kvtrail, cluster: Cluster, declared, tmp_path: Path
-) -> None:
-    log, note = log_in(tmp_path)
-    benches = [bench(step, note) for step in (5, 6, 7)]
-    toy = declared(TABLES, *benches)
-    kept = tmp_path / "kept"
-    arguments = ("history", "HEAD~2..HEAD", "--fleet", cluster.address, "--results", str(kept))
-    interrupting = after(10, log, lambda: os.kill(os.getpid(), signal.SIGINT))
+    arguments = ("history", "HEAD~10..HEAD", "--fleet", cluster.address, "--results", str(kept))
+    interrupting = after(20, log, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(Interrupted, match="The same command goes on with them"):
-        kvtrail(toy.toy, *arguments)
+        kvtrail(toy, *arguments)
     interrupting.join()
     # What was measured is kept to go on with, and nothing is filed that would be filed again.
     assert not kept.exists() or figures_in(kept) == []
-    before = lived(log)
-    said = kvtrail(toy.toy, *arguments)
+    losing = after(log.stat().st_size + 20, log, cluster.lose_one)
+    said = kvtrail(toy, *arguments)
+    losing.join()
     assert said.code == 0, said.text
-    [going_on] = re.findall(r"going on with (\d+) lives", said.text)
-    figures = figures_in(kept)
-    assert Counter(figure.machine for figure in figures) == {KIND: 2, OTHER_KIND: 2}
-    assert {len(figure.samples) for figure in figures} == {ROUNDS}
-    # Beside the lives that were missing, each host tries each commit once at most.
-    tried = 2 * len(said.record["results"]["hosts"]) + 1
-    assert lived(log) - before <= 2 * 2 * ROUNDS - int(going_on) + tried
+    assert "going on with" in said.text
+    hosts = said.record["results"]["hosts"]
+    [lost] = [name for name, host in hosts.items() if host["taken_out"]]
+    assert f"{lost} is taken out of the fleet, as it is lost" in said.text
+    figures = {(figure.machine, figure.commit): figure for figure in figures_in(kept)}
+    commits = toy.git("rev-list", "--reverse", "HEAD~10..HEAD").split()
+    assert figures.keys() == {(kind, commit) for kind in (KIND, OTHER_KIND) for commit in commits}
+    for (_, commit), figure in figures.items():
+        assert len(figure.samples) == ROUNDS
+        expected = 5 + (1 + commits.index(commit)) % 7
+        assert figure.median == pytest.approx(expected, abs=0.01)
     with pytest.raises(Refused, match=r"several kinds.*--kind"):
-        kvtrail(toy.toy, "compare", "HEAD~1", "HEAD", "--fleet", cluster.address)
+        kvtrail(toy, "compare", "HEAD~1", "HEAD", "--fleet", cluster.address)
 
 
-def test_a_comparison_is_spread_over_hosts_and_a_disturbed_one_is_taken_out(
-    kvtrail, cluster: Cluster, declared, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (("compare", "HEAD~1", "HEAD~2"), "slower"),
+        (("fixed", "HEAD~3", "HEAD~2", "HEAD"), "wholly fixed"),
+        (("swap", "HEAD~3", "HEAD", "old", "new"), "step_ms: the change belongs to the labels"),
+        (("bisect", "HEAD~15", "HEAD~2"), "first slower commit: "),
+    ],
+)
+def test_questions_are_measured_on_several_hosts_at_once(
+    kvtrail, cluster: Cluster, declared, question: tuple[str, ...], answer: str
 ) -> None:
-    toy = declared(TABLES, bench(5), bench(5.2))
-    arguments = ("compare", "HEAD~1", "HEAD", "--fleet", cluster.address, "--kind", KIND)
-    said = kvtrail(toy.toy, *arguments)
-    assert said.code == 3, said.text
-    assert said.verdicts == {"step_ms": "slower"}
-    pairs = said.record["samples"]
-    assert {one["base"]["device"] for one in pairs} == {
+    """Steps of 5, but of the third commit from the end, and under the label "new"."""
+    labelled = f'{TABLES}\n[axis]\nlabels = ["old", "new"]\n'
+    benches = [
+        f"""
+        step={6 if number == 13 else 5}  # commit {number}
+        if [ "$KVTRAIL_LABEL" = new ]; then step=6; fi
+        printf '{{"step": %s.00%d}}' $step $(($$ % 10)) > "$KVTRAIL_RESULT"
+        """
+        for number in range(16)
+    ]
+    axis = () if question[0] == "swap" else ("--axis", "commits")
+    where = ("--margin", "5", "--fleet", cluster.address, "--kind", KIND)
+    said = kvtrail(declared(labelled, *benches).toy, *question, *axis, *where)
+    assert answer in said.text
+    lives = list(readings_in(said.record["samples"]))
+    assert {one["device"] for one in lives} <= {
         f"{name}/0" for name in said.record["results"]["hosts"]
     }
-    # A pair never leaves its host, and every host begins with either commit in turns.
-    assert all(one["base"]["device"] == one["head"]["device"] for one in pairs)
+    assert any(a["device"] != b["device"] and overlap(a, b) for a, b in combinations(lives, 2))
 
-    name = list(said.record["results"]["hosts"])[1]
-    monkeypatch.setattr(fleet, "disturbances", disturbance_of(f"{name}/0"))
+
+def test_a_disturbed_host_is_taken_out_and_a_pair_never_leaves_its_host(
+    kvtrail, cluster: Cluster, declared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tmp_path / "first"
+
+    def look(place: Place, is_alone: object) -> list[str]:
+        """The first host that looks is disturbed."""
+        with suppress(FileExistsError):
+            first.symlink_to(place.device)
+        return ["other load"] * (os.readlink(first) == place.device)
+
+    monkeypatch.setattr(fleet, "disturbances", look)
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-    arguments = ("compare", "HEAD~1", "HEAD", "--fleet", "auto", "--kind", KIND, "--fresh")
-    said = kvtrail(toy.toy, *arguments)
+    toy = declared(TABLES, bench(5), bench(5.2))
+    said = kvtrail(toy.toy, "compare", "HEAD~1", "HEAD", "--fleet", "auto", "--kind", KIND)
     assert said.code == 3, said.text
-    assert f"{name} is taken out of the fleet, as it is disturbed: other load" in said.text
-    assert f"{name}/0" not in {one["base"]["device"] for one in said.record["samples"]}
+    lost = os.readlink(first)
+    assert f"{lost[:-2]} is taken out of the fleet, as it is disturbed: other load" in said.text
+    pairs = [(one["base"]["device"], one["head"]["device"]) for one in said.record["samples"]]
+    assert all(base == head != lost for base, head in pairs)
     assert said.record["warnings"]
-
-
-def disturbance_of(device: str) -> Look:
-    """What finds one host disturbed."""
-    return lambda place, is_alone: ["other load"] if place.device == device else []
-
-
-def test_a_bisection_probes_several_commits_at_once(kvtrail, cluster: Cluster, declared) -> None:
-    benches = [bench(5 if number < 9 else 5.3, f"# {number}") for number in range(17)]
-    toy = declared(TABLES, *benches)
-    arguments = ("bisect", "HEAD~16", "HEAD", "--fleet", cluster.address, "--kind", KIND)
-    said = kvtrail(toy.toy, *arguments)
-    assert said.code == 3, said.text
-    assert said.record["results"]["finding"]["suspects"] == [toy.toy.git("rev-parse", "HEAD~7")]
-    search = [one["pair"] for one in said.record["samples"] if one["stage"] == "search"]
-    spans = [span(one) for pair in search for one in (pair["base"], pair["head"])]
-    assert any(a[0] != b[0] and overlap(a, b) for a, b in combinations(spans, 2))
 
 
 def test_lives_see_the_users_environment_and_end_though_the_command_was_killed(
@@ -258,12 +246,9 @@ def test_lives_see_the_users_environment_and_end_though_the_command_was_killed(
     while Path(tree).exists() or Path("/proc", life, "cmdline").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    variables = dict(
-        line.split("=", 1) for line in Path(f"{noted}.env").read_text().splitlines() if "=" in line
-    )
-    assert variables["KVTRAIL_MACHINE"] == KIND
-    assert not [name for name in variables if name.startswith("RAY_") or name == "OMP_NUM_THREADS"]
-    assert "runtime_resources" not in variables.get("PYTHONPATH", "")
+    seen = Path(f"{noted}.env").read_text()
+    assert f"KVTRAIL_MACHINE={KIND}\n" in seen
+    assert not re.search("^(RAY_|OMP_NUM_THREADS=)|runtime_resources", seen, re.MULTILINE)
 
 
 def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
@@ -310,39 +295,16 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     assert len(left) == len(hosts) - 1
     assert said.record["machine"]["name"] == KIND
     [contest] = said.record["samples"]
-    spans = []
-    for number, lives in enumerate(contest["rounds"]):
-        readings = [lives[name]["reading"] for name in ("kvtrail", "torch")]
-        assert [one["value"] for one in readings] == [1.25, 2.5]
-        assert len({one["device"] for one in readings}) == 1
-        spans.append(span(*(readings if number % 2 == 0 else readings[::-1])))
-    # Every host had rounds, and none of them holds anything of another one.
-    assert len(spans) == 12
-    assert {device for device, *_ in spans} >= left
-    assert not any(a[0] == b[0] and overlap(a, b) for a, b in combinations(spans, 2))
+    rounds = [
+        [lives[name]["reading"] for name in ("kvtrail", "torch")] for lives in contest["rounds"]
+    ]
+    assert all([one["value"] for one in readings] == [1.25, 2.5] for readings in rounds)
+    # Every host had rounds, and none of them runs on two, or beside another one.
+    assert len(rounds) == 12
+    assert {one["device"] for one, _ in rounds} >= left
+    assert all(one["device"] == other["device"] for one, other in rounds)
+    for one, other in combinations(chain.from_iterable(rounds), 2):
+        assert one["device"] != other["device"] or not overlap(one, other)
     rows = said.record["results"]["rows"]
     assert [row["lives"] for row in rows] == [12] * 2
     assert [row["times"] and row["times"]["estimate"] for row in rows] == [None, 2]
-
-
-def test_rounds_of_three_commits_and_of_four_cells_run_on_hosts(
-    kvtrail, cluster: Cluster, declared
-) -> None:
-    labelled = f'{TABLES}\n[axis]\nlabels = ["old", "new"]\n'
-    by_label = 'if [ "$KVTRAIL_LABEL" = new ]; then step=6; else step=$step; fi'
-    benches = [
-        f"""
-        step={step}; {by_label}  # commit {number}
-        printf '{{"step": %s.00%d}}' $step $(($$ % 10)) > "$KVTRAIL_RESULT"
-        """
-        for number, step in enumerate((5, 6, 5))
-    ]
-    toy = declared(labelled, *benches).toy
-    fleet = ("--fleet", cluster.address, "--kind", KIND)
-    commits = ("HEAD~2", "HEAD~1", "HEAD", "--axis", "commits", "--margin", "5")
-    said = kvtrail(toy, "fixed", *commits, *fleet)
-    assert said.record["results"]["fixed"][0]["state"] == "wholly fixed", said.text
-    assert said.record["results"]["hosts"]
-    said = kvtrail(toy, "swap", "HEAD~2", "HEAD", "old", "new", "--margin", "5", *fleet)
-    assert "step_ms: the change belongs to the labels" in said.text
-    assert len(said.record["results"]["cells"]) == 4

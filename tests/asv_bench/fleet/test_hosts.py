@@ -1,0 +1,248 @@
+"""Hosts of a fleet without a cluster: what one measures, and which ones a fleet goes on with."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from declared_repository import DeclaredRepository
+from measured_rounds import one_life
+
+import record_schema
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.fleet import host
+from asv_bench.fleet.fleet import (
+    MOST_THROTTLED,
+    Fleet,
+    FleetHost,
+    FleetOptions,
+    hosts_json,
+    of_kind,
+)
+from asv_bench.fleet.host import Disturbed, Host, Order, Told, disturbances
+from asv_bench.measure.lives import Place
+from asv_bench.measure.log import RULER
+from asv_bench.measure.samples import CommitUnusable, DeviceLost, GpuConditions, Reading, Round
+from asv_bench.process.gpu import GpuUse
+from asv_bench.process.machine import MachineFacts
+from asv_bench.process.surroundings import Surroundings
+from asv_bench.subjects.choose import declared_by
+
+TABLES = """
+[subject]
+name = "toy"
+measure = "sh pinned/life.sh"
+pinned = ["pinned"]
+setup = "cp bench.py $KVTRAIL_OUT/figure; echo x >> $LOG"
+
+[metrics.step]
+path = "step"
+"""
+LIFE = """
+case "$RAY_JOB_ID$PYTHONPATH" in /own) ;; *) exit 1;; esac
+read figure < "$KVTRAIL_OUT/figure"
+printf '{"step": %s}' "$figure" > "$KVTRAIL_RESULT"
+"""
+
+
+def test_a_host_measures_in_all_slots_with_files_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits of figures 5 and 6, and one that cannot be measured."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "cache")
+    monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    # As Ray sets them; what is the user's own stays.
+    monkeypatch.setenv("RAY_JOB_ID", "1")
+    monkeypatch.setenv("PYTHONPATH", f"{RULER.parent}:/own")
+    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, "5\n", "6\n", "exit")
+    (toy.root / "pinned").mkdir()
+    (toy.root / "pinned" / "life.sh").write_text(LIFE)
+    five, six, lacking = commits = toy.toy.git("rev-list", "--reverse", "HEAD").split()
+    order = Order.of(declared_by(toy.root / "kvtrail.toml"), commits)
+    made = Host()
+    made.begin(pickle.loads(pickle.dumps(order)), 2, "here", lambda *_: ())
+
+    def pair_in(slot: int) -> Told:
+        return made.measure("round", slot, True, [five, six], (slot, 1 - slot))
+
+    with ThreadPoolExecutor(2) as pool:
+        pairs = list(pool.map(pair_in, (0, 1)))
+    for slot, one in enumerate(pairs):
+        assert one.error is None
+        base, head = (of_cell["step"] for of_cell in one.value.readings)
+        assert (base.value, head.value, one.value.order) == (5.0, 6.0, (slot, 1 - slot))
+        assert {base.device, head.device} == {f"here/{slot}"}
+    # Both slots asked at once, and a commit is set up once on a machine.
+    assert (tmp_path / "log").read_text() == "x\n" * 2
+    assert set().union(*(one.cells for one in pairs)) == {five, six}
+    assert {name for one in pairs for name in one.others} == {"wall_s", "peak_rss_bytes"}
+    failed = pickle.loads(pickle.dumps(made.measure("round", 0, False, [lacking]).error))
+    assert isinstance(failed, CommitUnusable)
+    assert failed.commit == lacking
+
+
+@pytest.mark.parametrize(
+    ("looks", "alone", "found"),
+    [
+        # The GPU was busy with the life before.
+        ([(0.0, 90), (0.0, 0)], [True] * 4, ""),
+        ([(9.0, 0)] * host.LOOKS, [True] * 6, "9.0 of 16 cores"),
+        # Another slot's life is ours, also one that begins or ends while the host is looked at.
+        ([(9.0, 0)], [True, False], ""),
+        ([(9.0, 0)], [False], ""),
+        ([(0.0, 90)] * host.LOOKS, [False] * 3, "GPU-a is busy 90 %"),
+    ],
+)
+def test_a_place_is_disturbed_by_what_lasts_and_is_not_ours(
+    looks: list[tuple[float, int]], alone: list[bool], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(devices: object) -> Surroundings:
+        busy_cores, gpu_percent = looks.pop(0)
+        gpus = (GpuUse("GPU-a", processes=(), busy_percent=gpu_percent),)
+        return Surroundings(16, busy_cores, 1.0, ("powersave",), gpus)
+
+    monkeypatch.setattr(host, "look_around", seen)
+    monkeypatch.setattr(host, "PAUSE_SECONDS", 0.0)
+    sentences = disturbances(Place(("GPU-a",), (0, 1), "here/0"), lambda: alone.pop(0))
+    assert len(sentences) == bool(found)
+    assert found in "".join(sentences)
+    assert looks == alone == []
+
+
+Says = Callable[[str, bool], Told]
+"""What a host answers that is asked for a commit and may leave; it may raise the error instead."""
+GOOD, BAD = "a" * 40, "b" * 40
+
+
+def host_of(host_name: str, ask: Callable[..., Told] = Told, **more: Any) -> FleetHost:
+    known = {"name": "own-x", "cpu": "x", "cores": 4, "memory_gib": 8.0, "os": "x", "kernel": "1"}
+    versions = dict.fromkeys(("torch", "triton", "numpy", "cuda"))
+    facts = MachineFacts(**{**known, "python": "3", **versions, **more})
+    return FleetHost(host_name, 1, ask, lambda: None, facts)
+
+
+def fleet_of(*answers: Says, **options: Any) -> tuple[Fleet, list[str]]:
+    """A fleet of hosts called one and two, and what it says."""
+    said: list[str] = []
+
+    def asking(says: Says) -> Callable[..., Told]:
+        def ask(method: str, slot: int, may_leave: bool, cells: Any, *_: Any, **__: Any) -> Told:
+            try:
+                return says(cells if isinstance(cells, str) else cells[0], may_leave)
+            except (CommitUnusable, Disturbed) as error:
+                return Told(error=error)
+
+        return ask
+
+    named = zip(("one", "two"), answers, strict=True)
+    return Fleet(
+        [host_of(name, asking(says)) for name, says in named], said.append, **options
+    ), said
+
+
+def measures(device: str, *events: str) -> Says:
+    gpu = GpuConditions(1.0, 1.0, 1.0, events, None, 1) if events else None
+    reading = Reading(GOOD, "step", 1.0, (1.0,), device, 0.0, 1.0, gpu)
+    return lambda commit, may_leave: Told(Round((0,), ({"step": reading},)))
+
+
+ONE, TWO = measures("one/0"), measures("two/0")
+
+
+def failing(error: Exception, otherwise: Says, when: Callable[[str, bool], bool]) -> Says:
+    def says(commit: str, may_leave: bool) -> Told:
+        if when(commit, may_leave):
+            raise error
+        return otherwise(commit, may_leave)
+
+    return says
+
+
+def cannot(commit: str, otherwise: Says) -> Says:
+    error = CommitUnusable(commit, "the disk is full")
+    return failing(error, otherwise, lambda asked, _: asked == commit)
+
+
+def disturbed(otherwise: Says) -> Says:
+    return failing(Disturbed("other load"), otherwise, lambda _, may_leave: may_leave)
+
+
+GONE = failing(DeviceLost("no route"), ONE, lambda *_: True)
+
+
+def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
+    fleet, said = fleet_of(GONE, TWO)
+    for _ in range(2):
+        with pytest.raises(DeviceLost, match="one is lost: no route"):
+            one_life(fleet, GOOD, device="one/0")
+    assert said == ["one is taken out of the fleet, as it is lost: no route"]
+    assert fleet.devices == ["two/0"]
+    # Where no host is named, the next one is asked.
+    assert one_life(fleet, GOOD)["step"].device == "two/0"
+    told = json.loads(json.dumps(hosts_json(fleet)["hosts"]))
+    hosts = msgspec.convert(told, dict[str, record_schema.Host])
+    assert [hosts[name].taken_out for name in ("one", "two")] == ["is lost: no route", None]
+    # Hosts that the command has ended are not lost.
+    fleet, said = fleet_of(GONE, TWO)
+    fleet.stop()
+    with pytest.raises(DeviceLost):
+        one_life(fleet, GOOD, device="one/0")
+    assert said == []
+    assert hosts_json(fleet)["hosts"]["one"]["taken_out"] is None
+
+
+def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
+    fleet, said = fleet_of(cannot(BAD, ONE), cannot(BAD, TWO))
+    for device in ("one/0", "two/0"):
+        with pytest.raises(CommitUnusable, match="the disk is full"):
+            one_life(fleet, BAD, device=device)
+    assert said == []
+    # A host that alone cannot measure it is at fault, and the last one is believed.
+    fleet, said = fleet_of(cannot(BAD, ONE), cannot(GOOD, TWO))
+    with pytest.raises(DeviceLost, match="one cannot measure bbbbbbbb, which two can"):
+        one_life(fleet, BAD, device="one/0")
+    assert len(said) == 1
+    with pytest.raises(CommitUnusable):
+        one_life(fleet, GOOD)
+    assert fleet.devices == ["two/0"]
+
+
+def test_the_last_host_is_used_though_it_is_disturbed_unless_quiet_is_required() -> None:
+    fleet, said = fleet_of(disturbed(ONE), disturbed(TWO))
+    with pytest.raises(DeviceLost, match="one is disturbed: other load"):
+        one_life(fleet, GOOD, device="one/0")
+    for _ in range(2):
+        assert one_life(fleet, GOOD, device="two/0")["step"].value == 1.0
+    assert said[1:] == ["two, the last host, is disturbed: other load"]
+    fleet, _ = fleet_of(disturbed(ONE), disturbed(TWO), spares_last=False)
+    with pytest.raises(MeasurementFailed, match="no host of the fleet is left"):
+        one_life(fleet, GOOD)
+
+
+def test_a_host_that_throttles_is_taken_out_and_what_it_measured_counts() -> None:
+    fleet, said = fleet_of(measures("one/0", "hw_thermal_slowdown"), TWO)
+    for _ in range(MOST_THROTTLED):
+        assert one_life(fleet, GOOD, device="one/0")["step"].value == 1.0
+    assert said == ["one is taken out of the fleet, as it throttles its GPU (hw_thermal_slowdown)"]
+    assert fleet.devices == ["two/0"]
+
+
+def test_hosts_are_chosen_by_their_kind() -> None:
+    one, two, other = hosts = [host_of("one"), host_of("two"), host_of("other", name="own-y")]
+    assert of_kind(hosts, None, is_for_one_kind=False) == hosts
+    assert of_kind(hosts, "own-x", is_for_one_kind=True) == [one, two]
+    with pytest.raises(Refused, match=r"several kinds.*own-x \(2\), own-y \(1\)"):
+        of_kind(hosts, None, is_for_one_kind=True)
+    with pytest.raises(Refused, match="no host is of the kind own-z"):
+        of_kind([other], "own-z", is_for_one_kind=True)
+    with pytest.raises(Refused, match="differ in their driver: None on one, 560 on three"):
+        of_kind([one, host_of("three", driver="560")], None, is_for_one_kind=False)
+    with pytest.raises(Refused, match="--fleet"):
+        FleetOptions(kind="own-x")
