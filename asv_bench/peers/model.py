@@ -154,16 +154,37 @@ def _config(spec: DecoderSpec) -> dict[str, Any]:
     }
 
 
-def likelihood(model: PlainDecoder, prompts: Ids, generated: Ids) -> dict[str, Any]:
-    """Of `tokens`, each after the very ones before it, `argmax` is the share that are likeliest.
+def likelihoods(
+    task_path: str, generated: Mapping[str, Mapping[str, Ids]]
+) -> dict[str, dict[str, Any]]:
+    """How likely tokens are, by workload and engine: new ids of each prompt, in its order.
 
+    Of `tokens`, each after the very ones before it, `argmax` is the share that are likeliest.
     `largest_gap` is by how much the score of one was below the highest at most.
     """
+    import torch
+
+    from asv_bench.peers.lives.plain_decoder import PlainDecoder
+
+    task = PeerTask.read(task_path)
+    found: dict[str, dict[str, Any]] = {}
+    with torch.inference_mode():
+        model = PlainDecoder(Path(task.model), torch.float64, task.device)
+        for workload, engines in generated.items():
+            prompts = task.demands[workload].prompts
+            found[workload] = {
+                engine: _likelihood(model, list(zip(prompts, ids, strict=True)))
+                for engine, ids in engines.items()
+            }
+    return found
+
+
+def _likelihood(model: PlainDecoder, requests: list[tuple[list[int], list[int]]]) -> dict[str, Any]:
     import torch
     import torch.nn.functional as F
 
     device = model.embedding.device
-    distinct = dict.fromkeys((*map(tuple, pair),) for pair in zip(prompts, generated, strict=True))
+    distinct = dict.fromkeys((tuple(prompt), tuple(new)) for prompt, new in requests)
     most = max(1, _MOST_TOKENS[device.type] // len(distinct))
     gaps = []
     for prompt, new in list(distinct)[: _MOST_TOKENS[device.type]]:
@@ -174,31 +195,8 @@ def likelihood(model: PlainDecoder, prompts: Ids, generated: Ids) -> dict[str, A
         scores = F.linear(hidden[0, len(prompt) - 1 : -1], model.head)
         gaps.append(scores.amax(-1) - scores.gather(-1, ids[0, len(prompt) :, None])[:, 0])
     gap = torch.cat(gaps)
-    return {
-        "tokens": len(gap),
-        "argmax": float((gap == 0).double().mean()),
-        "largest_gap": float(gap.max()),
-    }
-
-
-def likelihoods(
-    task_path: str, generated: Mapping[str, Mapping[str, Ids]]
-) -> dict[str, dict[str, Any]]:
-    """`likelihood` by workload and engine, of tokens in the same order."""
-    import torch
-
-    from asv_bench.peers.lives.plain_decoder import PlainDecoder
-
-    task = PeerTask.read(task_path)
-    with torch.inference_mode():
-        model = PlainDecoder(Path(task.model), torch.float64, task.device)
-        return {
-            workload: {
-                name: likelihood(model, task.demands[workload].prompts, ids)
-                for name, ids in engines.items()
-            }
-            for workload, engines in generated.items()
-        }
+    share = float((gap == 0).double().mean())
+    return {"tokens": len(gap), "argmax": share, "largest_gap": float(gap.max())}
 
 
 _APART: dict[str, Callable[..., Any]] = {"checkpoint": write_checkpoint, "likelihoods": likelihoods}

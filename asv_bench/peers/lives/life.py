@@ -63,8 +63,8 @@ class Driver:
     """An engine that has loaded the model; it is imported there, as only one is here."""
 
     engine: Any
-    params: Callable[[int], Any]  # of a request, by its new tokens
-    run: Callable[[Ids, list[Any]], Iterable[Sequence[int]]]  # prompts and params to new ids
+    # Given prompts and the new tokens of each, it runs all of them greedily; the new ids of each.
+    run: Callable[[Ids, list[int]], Iterable[Sequence[int]]]
     settings: str  # what was asked of it, from which a reader judges whether it is fair
     # What it chose itself, such as which CUDA graphs: attributes, from `engine` on. Those that a
     # version lacks are left out.
@@ -72,9 +72,9 @@ class Driver:
     unreported: int = 0  # tokens of each request that it does not tell
 
     def timed(self, prompts: Ids, new_tokens: list[int]) -> tuple[float, Ids]:
-        """Seconds to run all requests, greedily, to their last token; the new ids of each."""
+        """Seconds of a run, and its ids."""
         started = time.perf_counter()
-        ids = [list(new) for new in self.run(prompts, [*map(self.params, new_tokens)])]
+        ids = [list(new) for new in self.run(prompts, new_tokens)]
         seconds = time.perf_counter() - started
         for request, (generated, wanted) in enumerate(zip(ids, new_tokens, strict=True)):
             if len(generated) != wanted - self.unreported:
@@ -91,17 +91,14 @@ def load_kvtrail(task: PeerTask) -> Driver:
 
     config = {"model": task.model, "device": task.device, "dtype": task.dtype, **task.engine}
     engine = Engine(EngineConfig(**config))
+
+    def run(prompts: Ids, new_tokens: list[int]) -> Iterable[Sequence[int]]:
+        params = [SamplingParams(max_new_tokens=count, ignore_eos=True) for count in new_tokens]
+        return [one.token_ids for one in engine.generate(prompts, params)]
+
     how = "eager" if task.device == "cpu" else "CUDA graphs"
-    return Driver(
-        engine,
-        lambda count: SamplingParams(max_new_tokens=count, ignore_eos=True),
-        lambda *asked: (one.token_ids for one in engine.generate(*asked)),
-        f"{how}, no prefix cache",
-        (
-            *("decode_mode", "config.prefill_max_tokens", "config.steps_in_flight"),
-            "num_kv_blocks",
-        ),
-    )
+    choices = ("decode_mode", "config.prefill_max_tokens", "config.steps_in_flight")
+    return Driver(engine, run, f"{how}, no prefix cache", (*choices, "num_kv_blocks"))
 
 
 def in_batches(run: Callable[[Ids, list[int], list[int]], Ids], size: int) -> Callable[..., Ids]:
@@ -152,14 +149,14 @@ def load_transformers(task: PeerTask, *, cache: str | None = None) -> Driver:
     if cache and task.device == "cpu":
         settings = "static cache; it compiles on GPUs only"
     run_all = in_batches(run, task.batch)
-    return Driver(engine, int, run_all, settings, ("config._attn_implementation",))
+    return Driver(engine, run_all, settings, ("config._attn_implementation",))
 
 
 def load_torch(task: PeerTask) -> Driver:
     """A decoder in plain torch, which lies beside this file."""
     generator = import_module("plain_decoder").PlainGenerator
     engine = generator(task.model, task.dtype, task.device, task.batch, task.max_length)
-    return Driver(engine, int, in_batches(engine.generate, task.batch), engine.settings)
+    return Driver(engine, in_batches(engine.generate, task.batch), engine.settings)
 
 
 def load_vllm(task: PeerTask) -> Driver:
@@ -176,10 +173,13 @@ def load_vllm(task: PeerTask) -> Driver:
         seed=0,
     )
 
-    def run(prompts: Ids, params: list[Any]) -> Iterable[Sequence[int]]:
+    greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
+
+    def run(prompts: Ids, new_tokens: list[int]) -> Iterable[Sequence[int]]:
         asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        params = [SamplingParams(max_tokens=count, **greedy) for count in new_tokens]
         done = engine.generate(asked, params, use_tqdm=False)
-        return (one.outputs[0].token_ids for one in done)
+        return [one.outputs[0].token_ids for one in done]
 
     choices = (
         *("compilation_config.cudagraph_mode", "compilation_config.cudagraph_capture_sizes"),
@@ -187,10 +187,8 @@ def load_vllm(task: PeerTask) -> Driver:
         *("scheduler_config.async_scheduling", "scheduler_config.policy"),
         "attention_config.backend",
     )
-    greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
     return Driver(
         engine,
-        lambda count: SamplingParams(max_tokens=count, **greedy),
         run,
         "CUDA graphs as it chooses them, no prefix cache, no detokenization",
         [f"llm_engine.vllm_config.{path}" for path in choices],
@@ -213,20 +211,22 @@ def load_sglang(task: PeerTask) -> Driver:
         log_level="error",
     )
 
-    def run(prompts: Ids, params: list[Any]) -> Iterable[Sequence[int]]:
-        done = engine.generate(input_ids=prompts, sampling_params=params)
-        return (one["output_ids"] for one in done)
+    greedy = {"temperature": 0.0, "ignore_eos": True}
 
+    def run(prompts: Ids, new_tokens: list[int]) -> Iterable[Sequence[int]]:
+        params = [{**greedy, "max_new_tokens": count} for count in new_tokens]
+        done = engine.generate(input_ids=prompts, sampling_params=params)
+        return [one["output_ids"] for one in done]
+
+    choices = (
+        *("cuda_graph_bs", "chunked_prefill_size", "schedule_policy"),
+        *("disable_overlap_schedule", "attention_backend"),
+    )
     return Driver(
         engine,
-        lambda count: {"temperature": 0.0, "max_new_tokens": count, "ignore_eos": True},
         run,
         "CUDA graphs up to the batch, no prefix cache, no detokenization",
-        (
-            *("server_args.cuda_graph_bs", "server_args.chunked_prefill_size"),
-            *("server_args.schedule_policy", "server_args.disable_overlap_schedule"),
-            "server_args.attention_backend",
-        ),
+        [f"server_args.{name}" for name in choices],
     )
 
 
@@ -240,13 +240,15 @@ def load_nano_vllm(task: PeerTask) -> Driver:
 
     limits = {"max_model_len": task.max_length, "max_num_seqs": task.batch}
     engine = LLM(task.model, enforce_eager=False, **limits)
-    return Driver(
-        engine,
-        lambda count: SamplingParams(temperature=1e-5, ignore_eos=True, max_tokens=count),
-        lambda *asked: (one["token_ids"] for one in engine.generate(*asked, use_tqdm=False)),
-        "CUDA graphs, its prefix cache, temperature 1e-5 as 0 is refused",
-        ("model_runner.graph_bs", "scheduler.max_num_batched_tokens"),
-    )
+    greedy = {"temperature": 1e-5, "ignore_eos": True}
+
+    def run(prompts: Ids, new_tokens: list[int]) -> Iterable[Sequence[int]]:
+        params = [SamplingParams(max_tokens=count, **greedy) for count in new_tokens]
+        return [one["token_ids"] for one in engine.generate(prompts, params, use_tqdm=False)]
+
+    settings = "CUDA graphs, its prefix cache, temperature 1e-5 as 0 is refused"
+    choices = ("model_runner.graph_bs", "scheduler.max_num_batched_tokens")
+    return Driver(engine, run, settings, choices)
 
 
 def load_mini_sglang(task: PeerTask) -> Driver:
@@ -263,14 +265,15 @@ def load_mini_sglang(task: PeerTask) -> Driver:
         cuda_graph_max_bs=task.batch,
         cache_type="naive",
     )
-    return Driver(
-        engine,
-        lambda count: SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=count),
-        lambda *asked: (one["token_ids"] for one in engine.generate(*asked)),
-        "CUDA graphs up to the batch, naive cache",
-        ("config.max_extend_tokens", "config.attention_backend"),
-        unreported=1,
-    )
+    greedy = {"temperature": 0.0, "ignore_eos": True}
+
+    def run(prompts: Ids, new_tokens: list[int]) -> Iterable[Sequence[int]]:
+        params = [SamplingParams(max_tokens=count, **greedy) for count in new_tokens]
+        return [one["token_ids"] for one in engine.generate(prompts, params)]
+
+    settings = "CUDA graphs up to the batch, naive cache"
+    choices = ("config.max_extend_tokens", "config.attention_backend")
+    return Driver(engine, run, settings, choices, unreported=1)
 
 
 class PeerKind(NamedTuple):

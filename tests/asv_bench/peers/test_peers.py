@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from textwrap import dedent
@@ -12,7 +13,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
 from asv_bench.cli.commands import build_app
@@ -21,8 +21,7 @@ from asv_bench.output.record import REPOSITORY
 from asv_bench.peers import lives
 from asv_bench.peers.contest import find_peers
 from asv_bench.peers.lives.life import Demand, PeerTask, live
-from asv_bench.peers.lives.plain_decoder import PlainDecoder
-from asv_bench.peers.model import likelihood, write_checkpoint
+from asv_bench.peers.model import likelihoods, write_checkpoint
 from asv_bench.peers.tables import rest_table, speed_table
 from asv_bench.workloads.named import Workload
 
@@ -69,12 +68,14 @@ def test_engines_that_run_here_generate_the_same_tokens(name: str, tmp_path: Pat
     own = [list(done.token_ids) for done in engine.generate(prompts, params)]
     assert own == ids["kvtrail"]
     # In double precision, too, all of them are the likeliest; another token is not.
-    model = PlainDecoder(Path(task.model), torch.float64, "cpu")
-    assert likelihood(model, prompts, own) == {"tokens": 100, "argmax": 1.0, "largest_gap": 0.0}
-    own[1][7] = (own[1][7] + 1) % 50
-    told = likelihood(model, prompts, own)
-    assert told["argmax"] < 1
-    assert told["largest_gap"] > 0
+    file = tmp_path / "task.json"
+    file.write_text(json.dumps(asdict(task)))
+    other = [list(tokens) for tokens in own]
+    other[1][7] = (own[1][7] + 1) % 50
+    told = likelihoods(str(file), {"mixed": {"own": own, "other": other}})["mixed"]
+    assert told["own"] == {"tokens": 100, "argmax": 1.0, "largest_gap": 0.0}
+    assert told["other"]["argmax"] < 1
+    assert told["other"]["largest_gap"] > 0
 
 
 class Recorder:
