@@ -116,69 +116,50 @@ def test_a_place_is_disturbed_by_what_lasts_and_is_not_ours(
     assert looks == alone == []
 
 
-Says = Callable[[str, bool], Told]
-"""What a host answers that is asked for a commit and may leave; it may raise the error instead."""
+Fails = Callable[[str, bool], MeasurementFailed | None]
+"""Why a host measures nothing that is asked for a commit and may leave."""
 GOOD, BAD = "a" * 40, "b" * 40
 
 
-def host_of(host_name: str, ask: Callable[..., Told] = Told, **more: Any) -> FleetHost:
-    known = {"name": "own-x", "cpu": "x", "cores": 4, "memory_gib": 8.0, "os": "x", "kernel": "1"}
+def host_of(
+    name: str, fails: Fails = lambda *_: None, *events: str, kind: str = "own-x", **more: Any
+) -> FleetHost:
+    known = {"name": kind, "cpu": "x", "cores": 4, "memory_gib": 8.0, "os": "x", "kernel": "1"}
     versions = dict.fromkeys(("torch", "triton", "numpy", "cuda"))
     facts = MachineFacts(**{**known, "python": "3", **versions, **more})
-    return FleetHost(host_name, 1, ask, lambda: None, facts)
+    gpu = GpuConditions(1.0, 1.0, 1.0, events, None, 1)
+    read = Round((0,), ({"step": Reading(GOOD, "step", 1.0, (1.0,), f"{name}/0", 0.0, 1.0, gpu)},))
 
-
-def fleet_of(*answers: Says, **options: Any) -> tuple[Fleet, list[str]]:
-    """A fleet of hosts called one and two, and what it says."""
-    said: list[str] = []
-
-    def asking(says: Says) -> Callable[..., Told]:
-        def ask(method: str, slot: int, may_leave: bool, cells: Any, *_: Any, **__: Any) -> Told:
-            try:
-                return says(cells if isinstance(cells, str) else cells[0], may_leave)
-            except (CommitUnusable, Disturbed) as error:
-                return Told(error=error)
-
-        return ask
-
-    named = zip(("one", "two"), answers, strict=True)
-    return Fleet(
-        [host_of(name, asking(says)) for name, says in named], said.append, **options
-    ), said
-
-
-def measures(device: str, *events: str) -> Says:
-    gpu = GpuConditions(1.0, 1.0, 1.0, events, None, 1) if events else None
-    reading = Reading(GOOD, "step", 1.0, (1.0,), device, 0.0, 1.0, gpu)
-    return lambda commit, may_leave: Told(Round((0,), ({"step": reading},)))
-
-
-ONE, TWO = measures("one/0"), measures("two/0")
-
-
-def failing(error: Exception, otherwise: Says, when: Callable[[str, bool], bool]) -> Says:
-    def says(commit: str, may_leave: bool) -> Told:
-        if when(commit, may_leave):
+    def ask(method: str, slot: int, may_leave: bool, cells: Any, *_: Any, **__: Any) -> Told:
+        error = fails(cells if isinstance(cells, str) else cells[0], may_leave)
+        if isinstance(error, DeviceLost):
             raise error
-        return otherwise(commit, may_leave)
+        return Told(read, error)
 
-    return says
+    return FleetHost(name, 1, ask, lambda: None, facts)
 
 
-def cannot(commit: str, otherwise: Says) -> Says:
+def fleet_of(one: Fails, two: Fails = lambda *_: None, **options: Any) -> tuple[Fleet, list[str]]:
+    """A fleet of two hosts, and what it says."""
+    said: list[str] = []
+    return Fleet([host_of("one", one), host_of("two", two)], said.append, **options), said
+
+
+def gone(commit: str, may_leave: bool) -> DeviceLost:
+    return DeviceLost("no route")
+
+
+def disturbed(commit: str, may_leave: bool) -> Disturbed | None:
+    return Disturbed("other load") if may_leave else None
+
+
+def cannot(commit: str) -> Fails:
     error = CommitUnusable(commit, "the disk is full")
-    return failing(error, otherwise, lambda asked, _: asked == commit)
-
-
-def disturbed(otherwise: Says) -> Says:
-    return failing(Disturbed("other load"), otherwise, lambda _, may_leave: may_leave)
-
-
-GONE = failing(DeviceLost("no route"), ONE, lambda *_: True)
+    return lambda asked, _: error if asked == commit else None
 
 
 def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
-    fleet, said = fleet_of(GONE, TWO)
+    fleet, said = fleet_of(gone)
     for _ in range(2):
         with pytest.raises(DeviceLost, match="one is lost: no route"):
             one_life(fleet, GOOD, device="one/0")
@@ -190,7 +171,7 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
     hosts = msgspec.convert(told, dict[str, record_schema.Host])
     assert [hosts[name].taken_out for name in ("one", "two")] == ["is lost: no route", None]
     # Hosts that the command has ended are not lost.
-    fleet, said = fleet_of(GONE, TWO)
+    fleet, said = fleet_of(gone)
     fleet.stop()
     with pytest.raises(DeviceLost):
         one_life(fleet, GOOD, device="one/0")
@@ -199,13 +180,13 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
 
 
 def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
-    fleet, said = fleet_of(cannot(BAD, ONE), cannot(BAD, TWO))
+    fleet, said = fleet_of(cannot(BAD), cannot(BAD))
     for device in ("one/0", "two/0"):
         with pytest.raises(CommitUnusable, match="the disk is full"):
             one_life(fleet, BAD, device=device)
     assert said == []
     # A host that alone cannot measure it is at fault, and the last one is believed.
-    fleet, said = fleet_of(cannot(BAD, ONE), cannot(GOOD, TWO))
+    fleet, said = fleet_of(cannot(BAD), cannot(GOOD))
     with pytest.raises(DeviceLost, match="one cannot measure bbbbbbbb, which two can"):
         one_life(fleet, BAD, device="one/0")
     assert len(said) == 1
@@ -215,19 +196,21 @@ def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
 
 
 def test_the_last_host_is_used_though_it_is_disturbed_unless_quiet_is_required() -> None:
-    fleet, said = fleet_of(disturbed(ONE), disturbed(TWO))
+    fleet, said = fleet_of(disturbed, disturbed)
     with pytest.raises(DeviceLost, match="one is disturbed: other load"):
         one_life(fleet, GOOD, device="one/0")
     for _ in range(2):
         assert one_life(fleet, GOOD, device="two/0")["step"].value == 1.0
     assert said[1:] == ["two, the last host, is disturbed: other load"]
-    fleet, _ = fleet_of(disturbed(ONE), disturbed(TWO), spares_last=False)
+    fleet, _ = fleet_of(disturbed, disturbed, spares_last=False)
     with pytest.raises(MeasurementFailed, match="no host of the fleet is left"):
         one_life(fleet, GOOD)
 
 
 def test_a_host_that_throttles_is_taken_out_and_what_it_measured_counts() -> None:
-    fleet, said = fleet_of(measures("one/0", "hw_thermal_slowdown"), TWO)
+    said: list[str] = []
+    hot = host_of("one", lambda *_: None, "hw_thermal_slowdown")
+    fleet = Fleet([hot, host_of("two")], said.append)
     for _ in range(MOST_THROTTLED):
         assert one_life(fleet, GOOD, device="one/0")["step"].value == 1.0
     assert said == ["one is taken out of the fleet, as it throttles its GPU (hw_thermal_slowdown)"]
@@ -235,14 +218,17 @@ def test_a_host_that_throttles_is_taken_out_and_what_it_measured_counts() -> Non
 
 
 def test_hosts_are_chosen_by_their_kind() -> None:
-    one, two, other = hosts = [host_of("one"), host_of("two"), host_of("other", name="own-y")]
+    one, two = host_of("one"), host_of("two")
+    other, newer = host_of("other", kind="own-y"), host_of("three", driver="560")
+    hosts = [one, two, other]
     assert of_kind(hosts, None, is_for_one_kind=False) == hosts
     assert of_kind(hosts, "own-x", is_for_one_kind=True) == [one, two]
-    with pytest.raises(Refused, match=r"several kinds.*own-x \(2\), own-y \(1\)"):
-        of_kind(hosts, None, is_for_one_kind=True)
-    with pytest.raises(Refused, match="no host is of the kind own-z"):
-        of_kind([other], "own-z", is_for_one_kind=True)
-    with pytest.raises(Refused, match="differ in their driver: None on one, 560 on three"):
-        of_kind([one, host_of("three", driver="560")], None, is_for_one_kind=False)
+    for among, kind, is_for_one, sentence in (
+        (hosts, None, True, r"several kinds.*own-x \(2\), own-y \(1\)"),
+        ([other], "own-z", True, "no host is of the kind own-z"),
+        ([one, newer], None, False, "differ in their driver: None on one, 560 on three"),
+    ):
+        with pytest.raises(Refused, match=sentence):
+            of_kind(among, kind, is_for_one_kind=is_for_one)
     with pytest.raises(Refused, match="--fleet"):
         FleetOptions(kind="own-x")

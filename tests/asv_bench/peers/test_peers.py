@@ -119,8 +119,7 @@ def live_with(patch: pytest.MonkeyPatch, name: str, **more: Any) -> tuple[dict[s
         module = ModuleType(one)
         module.__dict__.update(SamplingParams=SimpleNamespace, LLM=build, Engine=build)
         patch.setitem(sys.modules, one, module)
-    facts = live(name, task_of())
-    return facts, made[0]
+    return live(name, task_of()), made[0]
 
 
 FAIR: dict[str, dict[str, Any]] = {
