@@ -26,11 +26,11 @@ from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import command_line
 from asv_bench.peers.contest import contests_of
-from asv_bench.peers.contest import put_on_disk
 from asv_bench.peers.contest import KeptRounds
 from asv_bench.peers.contest import PeerRounds
 from asv_bench.peers.contest import find_peers
 from asv_bench.peers.contest import peers_subject
+from asv_bench.peers.contest import prepare
 from asv_bench.peers.lives.life import KVTRAIL
 from asv_bench.peers.tables import drawn, rest_table, speed_table
 from asv_bench.process.machine import chosen_device, machine_facts
@@ -107,10 +107,8 @@ def peers(
             "none of these engines is here; name its Python with --peer NAME=PYTHON."
         )
     settings = {
-        "workloads": [
-            {"workload": asdict(one), "model": of_one, "dtype": its_dtype}
-            for one, of_one, its_dtype in works
-        ],
+        "workloads": [asdict(one) for one, *_ in works],
+        "models": [of_one for _, of_one, _ in works],
         "engines": list(engines),
         "rounds": rounds,
     }
@@ -139,7 +137,7 @@ def peers(
             names, total = [one.folder.name for one in contests], rounds * len(contests)
             notes: list[str] = []
             try:
-                put_on_disk(contests, device)
+                prepare(contests, device)
                 with Progress(files.console, "a life of each engine", total, "rounds") as bar:
                     LifeRounds(
                         source, names[::-1], rounds, {kind: own}, lambda _: kind, kept, own.live

@@ -19,8 +19,8 @@ from asv_bench.history.life_rounds import Due, Lived
 from asv_bench.measure.log import Entry, KeptRound, Log
 from asv_bench.measure.samples import CommitUnusable, RoundSource, SampleFailed
 from asv_bench.output.record import REPOSITORY
-from asv_bench.peers.lives.life import KINDS, KVTRAIL, Demand, PeerTask
-from asv_bench.peers.model import Checkpoint, apart
+from asv_bench.peers.lives.life import KINDS, KVTRAIL
+from asv_bench.peers.model import apart
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.stats.paired import hodges_lehmann, shift_interval
 from asv_bench.subjects.declared import DeclaredSubject
@@ -28,9 +28,6 @@ from asv_bench.subjects.subject_file import AxisTable, MetricTable, SubjectTable
 from asv_bench.workloads.named import Workload
 
 CONFIDENCE = 0.95
-WARMUPS = 2
-"""On a workload: the first compiles, the second records what it replays."""
-WINDOWS = 3
 TASK = "task.json"
 STARTUP = "startup_s"
 METRICS = ("step_ms", "tokens_per_s", "ttft_ms", "tpot_ms", STARTUP)
@@ -47,7 +44,8 @@ class Contest:
     model: str
     dtype: str
     engines: Mapping[str, str]  # their interpreters by name, kvtrail's first
-    checkpoint: Checkpoint = field(init=False)
+    # Milliseconds that reading the bytes of a decode step takes, by workload; None on the CPU.
+    floors_ms: Mapping[str, float | None] = field(init=False, default_factory=dict)
     # What was measured, by engine: readings of the time to load, and what else lives told.
     rounds: dict[int, Lived] = field(init=False, default_factory=dict)
     # How they compare with a model in double precision, by workload and engine.
@@ -56,33 +54,6 @@ class Contest:
     def label(self, engine: str) -> str:
         """What the lives of an engine are called."""
         return f"{self.folder.name}/{engine}"
-
-    def prepare(self, checkpoint: Checkpoint, device: str) -> None:
-        """Put into the folder what lives read: the path of each interpreter, and the task."""
-        self.checkpoint, workloads = checkpoint, self.workloads
-        self.folder.mkdir()
-        for name, interpreter in self.engines.items():
-            (self.folder / name).write_text(interpreter)
-        # Of each number the largest; None, which limits nothing, where any workload has it.
-        settings = [one.engine_settings() for one in workloads]
-        values = {key: [one[key] for one in settings] for key in settings[0]}
-        task = PeerTask(
-            model=checkpoint.folder,
-            dtype=checkpoint.dtype,
-            device=device,
-            demands={
-                one.name: Demand(
-                    one.prompts(checkpoint.vocab_size), [new for _, new in one.requests], one.steps
-                )
-                for one in workloads
-            },
-            batch=max(one.batch_size for one in workloads),
-            max_length=max(one.max_length for one in workloads),
-            engine={key: None if None in of_all else max(of_all) for key, of_all in values.items()},
-            warmups=WARMUPS,
-            windows=WINDOWS,
-        )
-        (self.folder / TASK).write_text(json.dumps(asdict(task)))
 
     def _lived(self) -> list[Lived]:
         return [lived for _, lived in sorted(self.rounds.items())]
@@ -144,14 +115,14 @@ class Contest:
                 for metric in METRICS
             }
             medians = {metric: median(values[metric]) for metric in METRICS}
-            step_ms, floor = medians.pop("step_ms"), self.checkpoint.floors_ms[name]
+            step_ms, floor = medians.pop("step_ms"), self.floors_ms[name]
             steps[name, engine] = [life["step_ms"] for life in lives]
             ours = None if engine == KVTRAIL else steps.get((name, KVTRAIL))
             row = {
                 "workload": name,
                 "engine": engine,
                 "model": self.model,
-                "dtype": self.checkpoint.dtype,
+                "dtype": self.dtype,
                 "batch": workload.batch_size,
                 "step_ms": step_ms,
                 "step_ms_range": [min(values["step_ms"]), max(values["step_ms"])],
@@ -243,19 +214,21 @@ def contests_of(
     ]
 
 
-def put_on_disk(contests: Sequence[Contest], device: str) -> None:
-    """Prepare contests; each of their models is put on disk once, by a process of its own."""
-    checkpoints: dict[tuple[str, str], Checkpoint] = {}
+def prepare(contests: Sequence[Contest], device: str) -> None:
+    """Put what lives read into the contests' folders; each model is put on disk once."""
+    models: dict[tuple[str, str], list[Contest]] = {}
     for one in contests:
-        key = one.model, one.dtype
-        if key not in checkpoints:
-            place = one.folder.with_name(f"model-{len(checkpoints)}")
-            alike = [contest for contest in contests if (contest.model, contest.dtype) == key]
-            workloads = [asdict(work) for contest in alike for work in contest.workloads]
-            file, failing = place.with_suffix(".json"), f"{one.model} cannot be put on disk"
-            asked = (*key, device, str(place), workloads)
-            checkpoints[key] = Checkpoint(**apart(failing, "checkpoint", file, *asked))
-        one.prepare(checkpoints[key], device)
+        one.folder.mkdir()
+        for name, interpreter in one.engines.items():
+            (one.folder / name).write_text(interpreter)
+        models.setdefault((one.model, one.dtype), []).append(one)
+    for number, ((model, dtype), alike) in enumerate(models.items()):
+        place = alike[0].folder.with_name(f"model-{number}")
+        tasks = {str(one.folder / TASK): [asdict(work) for work in one.workloads] for one in alike}
+        failing, file = f"{model} cannot be put on disk", place.with_suffix(".json")
+        told = apart(failing, "model", file, model, dtype, device, str(place), tasks)
+        for one in alike:
+            one.dtype, one.floors_ms = told["dtype"], told["floors_ms"]
 
 
 def peers_subject(contests: Sequence[Contest]) -> DeclaredSubject:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import msgspec
 from asv_bench.errors import BenchError, MeasurementFailed
 from asv_bench.memory.bandwidth import read_bandwidth
 from asv_bench.output.record import write_json
-from asv_bench.peers.lives.life import Ids, PeerTask
+from asv_bench.peers.lives.life import Demand, Ids, PeerTask
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.workloads.named import Workload
 
@@ -27,32 +27,24 @@ if TYPE_CHECKING:
     from asv_bench.peers.lives.plain_decoder import PlainDecoder
     from engine.models.spec import DecoderSpec
 
+WARMUPS = 2
+"""On a workload: the first compiles, the second records what it replays."""
+WINDOWS = 3
 _MOST_TOKENS = {"cuda": 8192, "cpu": 256}
 """Of an engine on a workload that are compared, from the beginning of every request on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A model in a folder of Hugging Face's format, and the type in which every engine runs it."""
-
-    folder: str
-    dtype: str
-    vocab_size: int
-    bytes_per_second: float | None  # the read bandwidth of the device; None on the CPU
-    # Milliseconds that reading the bytes of a decode step takes, by workload; None on the CPU.
-    floors_ms: dict[str, float | None]
-
-
-def write_checkpoint(
+def put_on_disk(
     model: str,
     dtype_name: str,
     device_name: str,
     folder: str,
-    workloads: Sequence[Mapping[str, Any]] = (),
-) -> Checkpoint:
-    """Put a built-in model on disk, or find the folder of any other.
+    workloads: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, Any]:
+    """Write a built-in model, or find any other, and a task for each file of `workloads`.
 
-    Random weights are drawn on the device. Floors are of these workloads, as `asdict` has them.
+    A task is all of its workloads, as `asdict` has them. The answer has the model's `dtype` and, by
+    workload, `floors_ms`: how long reading the bytes of a decode step takes; None on the CPU.
     """
     import torch
 
@@ -69,12 +61,31 @@ def write_checkpoint(
     if is_random:
         _write(spec, random_weights(spec, seed=0, device=device, dtype=dtype), word, place)
     bandwidth = read_bandwidth(device_name)
-    floors = {
-        one.name: one.floor_ms(spec, word, bandwidth)
-        for one in msgspec.convert(workloads, list[Workload])
-    }
-    per_second = None if bandwidth is None else bandwidth.bytes_per_second
-    return Checkpoint(str(place), word, spec.vocab_size, per_second, floors)
+    floors: dict[str, float | None] = {}
+    for file, told in workloads.items():
+        of_task = msgspec.convert(told, list[Workload])
+        floors |= {one.name: one.floor_ms(spec, word, bandwidth) for one in of_task}
+        # Of each number the largest; None, which limits nothing, where any workload has it.
+        settings = [one.engine_settings() for one in of_task]
+        values = {key: [one[key] for one in settings] for key in settings[0]}
+        task = PeerTask(
+            model=str(place),
+            dtype=word,
+            device=device_name,
+            demands={
+                one.name: Demand(
+                    one.prompts(spec.vocab_size), [new for _, new in one.requests], one.steps
+                )
+                for one in of_task
+            },
+            batch=max(one.batch_size for one in of_task),
+            max_length=max(one.max_length for one in of_task),
+            engine={key: None if None in of_all else max(of_all) for key, of_all in values.items()},
+            warmups=WARMUPS,
+            windows=WINDOWS,
+        )
+        write_json(Path(file), asdict(task))
+    return {"dtype": word, "floors_ms": floors}
 
 
 def _write(spec: DecoderSpec, weights: Mapping[str, Tensor], dtype: str, folder: Path) -> None:
@@ -199,7 +210,7 @@ def _likelihood(model: PlainDecoder, requests: list[tuple[list[int], list[int]]]
     return {"tokens": len(gap), "argmax": share, "largest_gap": float(gap.max())}
 
 
-_APART: dict[str, Callable[..., Any]] = {"checkpoint": write_checkpoint, "likelihoods": likelihoods}
+_APART: dict[str, Callable[..., Any]] = {"model": put_on_disk, "likelihoods": likelihoods}
 
 
 def apart(failing: str, function: str, file: Path, *arguments: Any) -> Any:
@@ -222,7 +233,7 @@ def main(function: str, file: Path) -> None:
         given = _APART[function](*json.loads(file.read_text()))
     except (BenchError, KvtrailError) as error:
         sys.exit(f"error: {error}")
-    write_json(file, msgspec.to_builtins(given))
+    write_json(file, given)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from textwrap import dedent
@@ -20,8 +20,8 @@ from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Re
 from asv_bench.output.record import REPOSITORY
 from asv_bench.peers import lives
 from asv_bench.peers.contest import find_peers
-from asv_bench.peers.lives.life import Demand, PeerTask, live
-from asv_bench.peers.model import likelihoods, write_checkpoint
+from asv_bench.peers.lives.life import PeerTask, live
+from asv_bench.peers.model import likelihoods, put_on_disk
 from asv_bench.peers.tables import rest_table, speed_table
 from asv_bench.workloads.named import Workload
 
@@ -38,11 +38,13 @@ def drivers_and_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVTRAIL_TREE", str(REPOSITORY))
 
 
-def task_of(model: str = "a folder", vocab_size: int = 64) -> PeerTask:
-    demand = Demand(MIXED.prompts(vocab_size), [MIXED.new_tokens] * 5, MIXED.steps)
-    limits = {"batch": MIXED.batch_size, "max_length": MIXED.max_length, "warmups": 0, "windows": 1}
-    own = MIXED.engine_settings()
-    return PeerTask(model, "float32", "cpu", {"mixed": demand}, engine=own, **limits)
+def task_in(folder: Path, model: str = "random:gpt2-tiny") -> PeerTask:
+    """A task that is in a file there, too."""
+    file = folder / "task.json"
+    put_on_disk(model, "auto", "cpu", str(folder / "model"), {str(file): [asdict(MIXED)]})
+    task = replace(PeerTask.read(str(file)), warmups=0, windows=1)
+    file.write_text(json.dumps(asdict(task)))
+    return task
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "qwen3-tiny"])
@@ -50,8 +52,7 @@ def test_engines_that_run_here_generate_the_same_tokens(name: str, tmp_path: Pat
     """Prompts of several lengths, and more requests than fit a batch."""
     from engine import Engine, EngineConfig, SamplingParams
 
-    written = write_checkpoint(f"random:{name}", "auto", "cpu", str(tmp_path / "model"))
-    task = task_of(written.folder, written.vocab_size)
+    task = task_in(tmp_path, f"random:{name}")
     prompts, ids = task.demands["mixed"].prompts, {}
     for peer in ("kvtrail", "transformers-dynamic", "torch"):
         told = live(peer, task)
@@ -68,11 +69,11 @@ def test_engines_that_run_here_generate_the_same_tokens(name: str, tmp_path: Pat
     own = [list(done.token_ids) for done in engine.generate(prompts, params)]
     assert own == ids["kvtrail"]
     # In double precision, too, all of them are the likeliest; another token is not.
-    file = tmp_path / "task.json"
-    file.write_text(json.dumps(asdict(task)))
     other = [list(tokens) for tokens in own]
     other[1][7] = (own[1][7] + 1) % 50
-    told = likelihoods(str(file), {"mixed": {"own": own, "other": other}})["mixed"]
+    told = likelihoods(str(tmp_path / "task.json"), {"mixed": {"own": own, "other": other}})[
+        "mixed"
+    ]
     assert told["own"] == {"tokens": 100, "argmax": 1.0, "largest_gap": 0.0}
     assert told["other"]["argmax"] < 1
     assert told["other"]["largest_gap"] > 0
@@ -107,7 +108,9 @@ class Answer(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
 
-def live_with(patch: pytest.MonkeyPatch, name: str, **more: Any) -> tuple[dict[str, Any], Recorder]:
+def live_with(
+    patch: pytest.MonkeyPatch, folder: Path, name: str, **more: Any
+) -> tuple[dict[str, Any], Recorder]:
     """A life of an engine whose modules all have the faces of a recorder, and that."""
     made: list[Recorder] = []
 
@@ -119,7 +122,7 @@ def live_with(patch: pytest.MonkeyPatch, name: str, **more: Any) -> tuple[dict[s
         module = ModuleType(one)
         module.__dict__.update(SamplingParams=SimpleNamespace, LLM=build, Engine=build)
         patch.setitem(sys.modules, one, module)
-    return live(name, task_of()), made[0]
+    return live(name, task_in(folder)), made[0]
 
 
 FAIR: dict[str, dict[str, Any]] = {
@@ -136,11 +139,11 @@ CHOSEN = {
 
 @pytest.mark.parametrize("name", FAIR)
 def test_other_projects_are_asked_for_the_same_work(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    facts, peer = live_with(monkeypatch, name)
+    facts, peer = live_with(monkeypatch, tmp_path, name)
     assert peer.told.items() >= FAIR[name].items()
-    assert "a folder" in peer.told.values()
+    assert str(tmp_path / "model") in peer.told.values()
     assert facts["figures"]["mixed"]["tokens_per_s"][0] > 0
     assert facts["chosen"] == CHOSEN.get(name, {})
     missing = 1 if name == "mini-sglang" else 0
@@ -151,8 +154,10 @@ def test_other_projects_are_asked_for_the_same_work(
         assert MIXED.new_tokens in (params.get("max_tokens"), params.get("max_new_tokens"))
 
 
-def test_a_run_that_is_cut_short_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts, _ = live_with(monkeypatch, "nano-vllm", cache_type="one token less")
+def test_a_run_that_is_cut_short_is_no_measurement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    facts, _ = live_with(monkeypatch, tmp_path, "nano-vllm", cache_type="one token less")
     assert "got 0 tokens where 1 were asked for" in facts["failed"]["mixed"]
 
 

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from itertools import chain, combinations
 from operator import itemgetter
 from pathlib import Path
@@ -25,7 +24,6 @@ from asv_bench.fleet import fleet
 from asv_bench.history.asv_results import read_results
 from asv_bench.measure.lives import Place
 from asv_bench.measure.log import RULER
-from asv_bench.peers.model import Checkpoint
 
 ray = pytest.importorskip("ray", reason="fleets need Ray, which is not installed")
 
@@ -258,8 +256,7 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     engine.chmod(0o755)
     toy = declared(TABLES, bench(5))
     monkeypatch.setattr("asv_bench.peers.contest.REPOSITORY", toy.root)
-    model = Checkpoint("model", "float32", 64, None, {"single-quick": None})
-    answers = {"checkpoint": asdict(model), "likelihoods": {}}
+    answers = {"model": {"dtype": "", "floors_ms": {"single-quick": None}}, "likelihoods": {}}
     monkeypatch.setattr("asv_bench.peers.contest.apart", lambda _, asked, *__: answers[asked])
     arguments = ["peers", "--fleet", cluster.address, "--kind", KIND, "--rounds", "12", "--quick"]
     arguments += ["--workloads", "single"]
