@@ -184,7 +184,7 @@ def find_peers(wanted: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             raise Refused(f"{path}, which is to run {name}, is no file; name a Python interpreter.")
     interpreters, absent = {}, []
     for name in filter(named.__contains__, KINDS):
-        package = KINDS[name].package
+        _, package = KINDS[name]
         # It is not imported, which takes many seconds.
         question = f"import sys, importlib.util as u; sys.exit(u.find_spec({package!r}) is None)"
         # Outside of any folder whose packages could be taken for it.

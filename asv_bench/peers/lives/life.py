@@ -21,7 +21,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 Ids = list[list[int]]
 
@@ -276,30 +276,23 @@ def load_mini_sglang(task: PeerTask) -> Driver:
     return Driver(engine, run, settings, choices, unreported=1)
 
 
-class PeerKind(NamedTuple):
-    """An engine: how it is loaded, the package that its interpreter must be able to import, and
-    the distributions whose versions matter."""
-
-    load: Callable[[PeerTask], Driver]
-    package: str
-    distributions: tuple[str, ...]
-
-
 KVTRAIL = "kvtrail"
-_STATIC = partial(load_transformers, cache="static")
-KINDS = {
-    KVTRAIL: PeerKind(load_kvtrail, "torch", ("nvtx",)),
-    "transformers-dynamic": PeerKind(load_transformers, "transformers", ("transformers",)),
-    "transformers-static": PeerKind(_STATIC, "transformers", ("transformers",)),
-    "torch": PeerKind(load_torch, "torch", ("safetensors",)),
-    "vllm": PeerKind(load_vllm, "vllm", ("vllm", "flashinfer-python", "flash-attn")),
-    "sglang": PeerKind(load_sglang, "sglang", ("sglang", "sgl-kernel", "flashinfer-python")),
-    "nano-vllm": PeerKind(load_nano_vllm, "nanovllm", ("nano-vllm", "flash-attn")),
-    "mini-sglang": PeerKind(
-        load_mini_sglang, "minisgl", ("minisgl", "sgl-kernel", "flashinfer-python")
-    ),
+KINDS: dict[str, tuple[Callable[[PeerTask], Driver], str]] = {
+    KVTRAIL: (load_kvtrail, "torch"),
+    "transformers-dynamic": (load_transformers, "transformers"),
+    "transformers-static": (partial(load_transformers, cache="static"), "transformers"),
+    "torch": (load_torch, "torch"),
+    "vllm": (load_vllm, "vllm"),
+    "sglang": (load_sglang, "sglang"),
+    "nano-vllm": (load_nano_vllm, "nanovllm"),
+    "mini-sglang": (load_mini_sglang, "minisgl"),
 }
-"""In the order of tables."""
+"""How each is loaded, and the package that its interpreter must have; in the order of tables."""
+DISTRIBUTIONS = (
+    *("torch", "triton", "transformers", "vllm", "sglang", "nano-vllm", "minisgl"),
+    *("sgl-kernel", "flashinfer-python", "flash-attn"),
+)
+"""Whose versions matter, where an interpreter has them."""
 
 
 def live(label: str, task: PeerTask) -> dict[str, Any]:
@@ -307,8 +300,8 @@ def live(label: str, task: PeerTask) -> dict[str, Any]:
     if label in (KVTRAIL, "torch"):
         # The engine of the tree, in the place of any installed one.
         sys.path.insert(0, os.environ["KVTRAIL_TREE"])
-    kind = KINDS[label]
-    peer = kind.load(task)
+    load, _ = KINDS[label]
+    peer = load(task)
     startup_s = _seconds_since_start()
     figures, tokens, failed = {}, {}, {}
     for name, demand in task.demands.items():
@@ -321,7 +314,7 @@ def live(label: str, task: PeerTask) -> dict[str, Any]:
         with suppress(AttributeError):
             if (value := attrgetter(path)(peer.engine)) is not None:
                 chosen[path.rpartition(".")[2]] = str(getattr(value, "name", value))
-    for package in ("torch", "triton", *kind.distributions):
+    for package in DISTRIBUTIONS:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     return {
