@@ -31,8 +31,10 @@ from asv_bench.peers.contest import PeerRounds
 from asv_bench.peers.contest import find_peers
 from asv_bench.peers.contest import peers_subject
 from asv_bench.peers.contest import prepare
+from asv_bench.peers.contest import drawn
+from asv_bench.peers.contest import rest_table
+from asv_bench.peers.contest import speed_table
 from asv_bench.peers.lives.life import KVTRAIL
-from asv_bench.peers.tables import drawn, rest_table, speed_table
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.grouped import grouped

@@ -19,10 +19,9 @@ from asv_bench.cli.commands import build_app
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.output.record import REPOSITORY
 from asv_bench.peers import lives
-from asv_bench.peers.contest import find_peers
+from asv_bench.peers.contest import find_peers, rest_table, speed_table
 from asv_bench.peers.lives.life import PeerTask, live
 from asv_bench.peers.model import likelihoods, put_on_disk
-from asv_bench.peers.tables import rest_table, speed_table
 from asv_bench.workloads.named import Workload
 
 MIXED = Workload("mixed", 5, 3, (1, 4, 9), 20, unique_prompts=True)
