@@ -90,7 +90,7 @@ class Disturbed(MeasurementFailed):
 
 @dataclass(slots=True)
 class Told:
-    """What a host answers, and what it has learnt since it was asked last (see `Lives`)."""
+    """What a host answers, what its lives gave since it was asked last, and all its remarks."""
 
     value: Any = None
     error: MeasurementFailed | None = None
@@ -108,7 +108,6 @@ class Host:
         os.environ.clear()
         os.environ.update(bare)
         self._look = look
-        self._lock = threading.Lock()
         self._busy: set[int] = set()
         self._turns = [threading.Lock() for _ in range(slots)]
         self._places = places_here(order.work, slots, name)
@@ -145,9 +144,7 @@ class Host:
             finally:
                 self._busy.discard(slot)
         told.cells, told.others = self._lives.take_account()
-        with self._lock:
-            told.remarks = list(self._trees.remarks)
-            self._trees.remarks.clear()
+        told.remarks = list(self._trees.remarks)
         return told
 
 
