@@ -7,11 +7,9 @@ from typing import Annotated
 import typer
 
 from asv_bench.cli.report import branch_to_show
-from asv_bench.errors import Refused
-from asv_bench.errors import require_packages
+from asv_bench.errors import Refused, require_packages
 from asv_bench.fleet.fleet import FleetOptions
-from asv_bench.git.repository import WORKING_TREE
-from asv_bench.git.repository import resolve_revision
+from asv_bench.git.repository import WORKING_TREE, resolve_revision
 from asv_bench.history.confirming import Confirming
 from asv_bench.history.histories import Histories
 from asv_bench.history.standing import ANSWERS

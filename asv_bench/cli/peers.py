@@ -9,31 +9,30 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.errors import Interrupted
-from asv_bench.errors import MeasurementFailed
-from asv_bench.errors import NothingMeasured
-from asv_bench.errors import Refused
-from asv_bench.errors import require_packages
-from asv_bench.fleet.fleet import hosts_json
-from asv_bench.fleet.fleet import look_around
-from asv_bench.fleet.fleet import record_of
-from asv_bench.fleet.fleet import FleetOptions
-from asv_bench.fleet.fleet import opened_fleet
+from asv_bench.errors import (
+    Interrupted,
+    MeasurementFailed,
+    NothingMeasured,
+    Refused,
+)
+from asv_bench.fleet.fleet import FleetOptions, hosts_json, look_around, opened_fleet, record_of
 from asv_bench.history.life_rounds import LifeRounds
 from asv_bench.measure.log import conditions
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import command_line
-from asv_bench.peers.contest import contests_of
-from asv_bench.peers.contest import KeptRounds
-from asv_bench.peers.contest import PeerRounds
-from asv_bench.peers.contest import find_peers
-from asv_bench.peers.contest import peers_subject
-from asv_bench.peers.contest import prepare
-from asv_bench.peers.contest import drawn
-from asv_bench.peers.contest import rest_table
-from asv_bench.peers.contest import speed_table
+from asv_bench.peers.contest import (
+    KeptRounds,
+    PeerRounds,
+    contests_of,
+    drawn,
+    find_peers,
+    peers_subject,
+    prepare,
+    rest_table,
+    speed_table,
+)
 from asv_bench.peers.lives.life import KVTRAIL
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import termination_as_interrupt

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import MeasurementFailed, Refused, require_packages
 from asv_bench.fleet.host import Disturbed, Host, Order, Told, disturbances
 from asv_bench.git.repository import short
 from asv_bench.measure.log import RULER
@@ -31,11 +31,8 @@ from asv_bench.measure.software import Software
 from asv_bench.output.console import print_sentences
 from asv_bench.output.progress import doing
 from asv_bench.output.record import Record
-from asv_bench.process.gpu import throttling
-from asv_bench.packages import require_packages
-from asv_bench.process.environment import THREADS_VARIABLE
-from asv_bench.process.environment import users_environment
-from asv_bench.process.gpu import visible_gpus
+from asv_bench.process.environment import THREADS_VARIABLE, users_environment
+from asv_bench.process.gpu import throttling, visible_gpus
 from asv_bench.process.machine import MachineFacts
 from asv_bench.subjects.declared import DeclaredSubject
 

@@ -9,18 +9,16 @@ from typing import Any
 
 from rich.console import Console
 
-from asv_bench.errors import Interrupted
-from asv_bench.errors import MeasurementFailed
-from asv_bench.errors import Refused
-from asv_bench.errors import require_packages
-from asv_bench.fleet.fleet import hosts_json
-from asv_bench.fleet.fleet import look_around
-from asv_bench.fleet.fleet import machines_of
-from asv_bench.fleet.fleet import record_of
-from asv_bench.fleet.fleet import FleetOptions
-from asv_bench.fleet.fleet import opened_fleet
-from asv_bench.git.repository import WORKING_TREE
-from asv_bench.git.repository import short
+from asv_bench.errors import Interrupted, MeasurementFailed, Refused, require_packages
+from asv_bench.fleet.fleet import (
+    FleetOptions,
+    hosts_json,
+    look_around,
+    machines_of,
+    opened_fleet,
+    record_of,
+)
+from asv_bench.git.repository import WORKING_TREE, short
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.estimate import agree_to
 from asv_bench.history.histories import Histories
