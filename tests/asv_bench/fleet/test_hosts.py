@@ -30,8 +30,7 @@ from asv_bench.measure.lives import Place
 from asv_bench.measure.log import RULER
 from asv_bench.measure.samples import CommitUnusable, DeviceLost, GpuConditions, Reading, Round
 from asv_bench.process.gpu import GpuUse
-from asv_bench.process.machine import MachineFacts
-from asv_bench.process.surroundings import Surroundings
+from asv_bench.process.machine import MachineFacts, Surroundings
 from asv_bench.subjects.choose import declared_by
 
 TABLES = """
