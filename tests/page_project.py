@@ -22,9 +22,8 @@ from asv_bench.history.histories import Histories
 from asv_bench.history.sessions import SessionStarts
 from asv_bench.history.standing import ANSWERS, JudgedChange, keep_answers
 from asv_bench.history.stored_changes import MachineHistory, stored_changes
-from asv_bench.pages.graph import Graph, Line
-from asv_bench.pages.machine_view import MachineView
-from asv_bench.pages.site import Site
+from asv_bench.pages.machine_view import Graph, Line, MachineView
+from asv_bench.pages.site import render
 
 HERE, OTHER = "own-this", "own-other"
 STEP = "decode.Decode.track_step_time"
@@ -172,18 +171,7 @@ class PageProject:
             "settings": {"subject": {"kind": "kvtrail"}},
             "results": {"comparisons": [compared.to_json()]},
         }
-        explained = {
-            **record,
-            "command": "explain",
-            "settings": {
-                "subject": {"kind": "kvtrail"},
-                "base": {"hash": compared.base},
-                "head": {"hash": compared.head},
-            },
-            "results": {"answer": ["1. One more launch of <copy> a step: 90 % of the change."]},
-        }
         (folder / "runs").mkdir()
-        (folder / "runs" / "explain-20261122T100000-1.json").write_text(json.dumps(explained))
         (folder / "runs" / "compare-20261121T100000-1.json").write_text(json.dumps(record))
 
 
@@ -199,7 +187,7 @@ def figures_in(page: str) -> dict[str, Any]:
     return content
 
 
-def made_up_site(*, benchmarks: int, commits: int) -> Site:
+def made_up_page(*, benchmarks: int, commits: int) -> str:
     """A page of many figures, to see what it weighs: five processes a commit, noise of 1 %."""
     draws = np.random.default_rng(3)
     made = tuple(
@@ -240,5 +228,5 @@ def made_up_site(*, benchmarks: int, commits: int) -> Site:
         ratios={},
     )
     behind = {commit.hash: commits - 1 - place for place, commit in enumerate(made)}
-    view = MachineView(stored, (("CPU", "a CPU"),), behind, tuple(graphs))
-    return Site("made up", False, [view])
+    view = MachineView(stored, "a CPU", behind, graphs)
+    return render("made up", [view], "machine")

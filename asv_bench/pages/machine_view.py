@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 from asv_bench.compare.confirmation import Standing
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit, GitError, Repository, kind_of
-from asv_bench.history.asv_results import Figure, Results, Series, differing, read_results
+from asv_bench.history.asv_results import Better, Figure, Series, differing, read_results
 from asv_bench.history.change_points import Change
 from asv_bench.history.estimate import counted
 from asv_bench.history.histories import Histories
@@ -26,23 +26,72 @@ from asv_bench.history.standing import (
     reason_for,
 )
 from asv_bench.history.stored_changes import MachineHistory
-from asv_bench.pages.graph import Graph, Line, order_of
-from asv_bench.pages.records import StoredRecord, StoredVerdict, read_records
+from asv_bench.output.figure_rows import METRICS, spaced
+from asv_bench.pages.records import StoredVerdict, read_verdicts
 
 LATELY = 20
 """Changes among so many of the newest commits that were measured are news."""
+FIGURE_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "itl": "ITL"}
 
-_FACTS = {
-    "gpu": "GPU",
-    "driver": "driver",
-    "cpu": "CPU",
-    "num_cpu": "cores",
-    "ram": "memory",
-    "os": "system",
-    "python": "Python",
-    "torch": "torch",
-    "triton": "Triton",
-}
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series in one environment: figures by the places of their commits, ascending.
+
+    `environment` is the place of the environment among those of the machine.
+    """
+
+    environment: int
+    figures: dict[int, Figure]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One series of one machine."""
+
+    series: Series
+    unit: str
+    better: Better
+    lines: tuple[Line, ...] = ()  # one for each environment, the last measured at the end
+    changes: tuple[JudgedChange, ...] = ()  # in the order of places
+    verdicts: tuple[StoredVerdict, ...] = ()  # on two commits that were measured
+    draft: Figure | None = None  # of a working tree that differs from its commit
+
+    @property
+    def measured(self) -> dict[int, Figure]:
+        """The figures by their places, in the environment that was measured last."""
+        return self.lines[-1].figures if self.lines else {}
+
+    @property
+    def newest(self) -> Figure | None:
+        """The figure that was measured last; None where only a working tree was measured."""
+        return next(reversed(self.measured.values()), None)
+
+    @property
+    def before(self) -> Figure | None:
+        """The figure before the newest that it can be said as a change against."""
+        earlier = [*self.measured.values()][-2::-1]
+        return next((one for one in earlier if one.median > 0), None)
+
+    @property
+    def group(self) -> str:
+        """What is measured, in words."""
+        return METRICS if self.better else spaced(self.series.subject.rpartition(".")[2])
+
+    @property
+    def title(self) -> str:
+        """Which figure of it, in words."""
+        if self.better:
+            return self.series.benchmark
+        name = FIGURE_NAMES.get(self.series.figure) or self.series.figure.replace("_", " ")
+        return f"{name}, {self.series.label}" if self.series.label else name
+
+    @property
+    def pattern(self) -> str:
+        """A regular expression for `--metric` that finds it alone, with its texts in quotes."""
+        values = [rf"['\"]?{re.escape(value)}['\"]?" for _, value in self.series.params]
+        called = rf"\({', '.join(values)}\)" if values else ""
+        return f"^{re.escape(self.series.benchmark)}{called}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +99,9 @@ class MachineView:
     """Everything that is stored of one machine; places are those of its commits."""
 
     stored: MachineHistory
-    facts: tuple[tuple[str, str], ...]
-    # How many commits of the line are newer, by full hash; empty where nobody can tell.
-    behind: Mapping[str, int]
-    graphs: tuple[Graph, ...]
-    is_here: bool = False
-
-    @property
-    def title(self) -> str:
-        """The hardware that people know it by."""
-        facts = dict(self.facts)
-        return facts.get("GPU") or facts.get("CPU") or self.stored.name
+    title: str  # the hardware that people know it by
+    newer: Mapping[str, int]  # how many of the line are newer than each commit, by full hash
+    graphs: Sequence[Graph]
 
     @property
     def places(self) -> dict[str, int]:
@@ -68,58 +109,43 @@ class MachineView:
         return {commit.hash: place for place, commit in enumerate(self.stored.commits)}
 
     @property
-    def environment_names(self) -> list[str]:
+    def environments(self) -> list[str]:
         """What sets each environment apart; of a single one, nothing."""
-        environments = self.stored.environments
-        return [differing(one, environments) for one in environments]
-
-    @property
-    def groups(self) -> list[tuple[str, list[tuple[int, Graph]]]]:
-        """The graphs with their numbers, by what is measured."""
-        grouped = groupby(enumerate(self.graphs), key=lambda one: one[1].group)
-        return [(name, list(graphs)) for name, graphs in grouped]
-
-    @property
-    def changes(self) -> list[tuple[Graph, JudgedChange]]:
-        """All changes with their graphs, those at the newest commits first."""
-        places = self.places
-
-        def order(one: tuple[Graph, JudgedChange]) -> tuple[int, float]:
-            return -places[one[1].change.commit.hash], -abs(one[1].change.effect)
-
-        return sorted(((graph, one) for graph in self.graphs for one in graph.changes), key=order)
+        return [differing(one, self.stored.environments) for one in self.stored.environments]
 
     def changed_commits(
         self, *, lately: bool
     ) -> list[tuple[Commit, list[tuple[Graph, JudgedChange]]]]:
         """The commits at which figures moved, those that are news or the others, newest first."""
-        by_commit = groupby(self.changes, key=lambda one: one[1].change.commit)
-        return [
-            (commit, list(found)) for commit, found in by_commit if self.is_news(commit) == lately
-        ]
+        places = self.places
+
+        def order(one: tuple[Graph, JudgedChange]) -> tuple[int, float]:
+            return -places[one[1].change.commit.hash], -abs(one[1].change.effect)
+
+        changes = sorted(
+            ((graph, one) for graph in self.graphs for one in graph.changes), key=order
+        )
+        by_commit = groupby(changes, key=lambda one: one[1].change.commit)
+        return [(commit, [*found]) for commit, found in by_commit if self.is_news(commit) == lately]
 
     def is_news(self, commit: Commit) -> bool:
         """Whether a commit is among the last ones measured."""
         return commit in self.stored.commits[-LATELY:]
-
-    def newest_change(self, graph: Graph) -> JudgedChange | None:
-        """The newest change of a graph, where it is news."""
-        newest = graph.changes[-1] if graph.changes else None
-        return newest if newest and self.is_news(newest.change.commit) else None
 
     @property
     def news(self) -> tuple[str, str]:
         """Whether anything got worse lately, as a tone, and in a sentence.
 
         The tone is "bad", "open", "good", or "quiet" where nothing can be said."""
-        lately = min(LATELY, len(self.stored.commits))
+        lately = len(self.stored.commits[-LATELY:])
         if lately < 2:
             return "quiet", "Too little was measured to say anything of changes."
         where = f"in the last {lately} {kind_of(self.stored.commits[-1].hash)}s measured"
         bad = [
             one.standing is Standing.REGRESSION
-            for _, one in self.changes
-            if one.is_bad_news and self.is_news(one.change.commit)
+            for _, found in self.changed_commits(lately=True)
+            for _, one in found
+            if one.is_bad_news
         ]
         confirmed, doubtful = bad.count(True), bad.count(False)
         if confirmed:
@@ -131,149 +157,100 @@ class MachineView:
             )
         return "good", f"Nothing got worse {where}."
 
-    def measured(self, graph: Graph) -> str:
-        """At which commit a graph was measured last, or how long ago if others were since."""
-        if graph.newest is None:
-            return ""
-        commits = self.stored.commits
-        place = graph.lines[-1].last_place
-        if not self.is_stale(graph):
-            return commits[place].short
-        ago = self.behind.get(commits[place].hash, len(commits) - 1 - place)
-        return f"last measured {counted(ago, kind_of(commits[place].hash))} ago"
-
-    def is_stale(self, graph: Graph) -> bool:
-        """Whether other commits were measured since a graph was."""
-        last = len(self.stored.commits) - 1
-        return graph.newest is not None and graph.lines[-1].last_place < last
-
-    @property
-    def failed(self) -> list[Graph]:
-        """The graphs whose newest figure is none, as the benchmark failed."""
-        return [one for one in self.graphs if one.newest is not None and one.newest.failed]
+    def ago(self, commit: Commit) -> str:
+        """How many commits, or labels, are newer than one, in words."""
+        newer = self.newer[commit.hash]
+        kind = kind_of(commit.hash)
+        return f"{counted(newer, kind)} ago" if newer else f"the newest {kind}"
 
     @property
     def newest_ms(self) -> int:
         """When something was measured last, in milliseconds since 1970."""
-        figures = [one.draft for one in self.graphs if one.draft]
-        figures += [one for graph in self.graphs for x in graph.lines for one in x.figures.values()]
-        return max((figure.started_ms for figure in figures), default=0)
+        drafts = [graph.draft for graph in self.graphs if graph.draft]
+        return max((figure.started_ms for figure in [*self.stored.figures, *drafts]), default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPage:
-    """Everything that the page of a subject is made of."""
+def machine_views(histories: Histories, complaints: list[str]) -> list[MachineView]:
+    """The view of each machine of which figures are stored.
 
-    histories: Histories
-    committed: Results
-    worktree: Results
-    records: Mapping[Path, StoredRecord]
-    acknowledged: Sequence[Acknowledgement]
-    line: Sequence[str]  # all labels, or all commits of the checked-out line; oldest first
-    complaints: list[str]
-
-    @classmethod
-    def of(cls, histories: Histories) -> StoredPage:
-        """What is stored of a subject."""
-        committed = histories.read()
-        worktree = histories.named(read_results(histories.of_worktree))
-        line = histories.labels
-        if not line:
-            with suppress(GitError):
-                line = tuple(Repository(histories.repository).first_parents("HEAD"))
-        return cls(
-            histories,
-            committed,
-            worktree,
-            read_records(histories),
-            read_acknowledged(histories.folder),
-            line,
-            [*committed.complaints, *worktree.complaints],
-        )
-
-    @property
-    def machines(self) -> list[str]:
-        """Their names."""
-        return list({**self.committed.machines, **self.worktree.machines})
-
-    def view(self, name: str, *, is_here: bool) -> MachineView:
-        """The view of a machine."""
-        stored = MachineHistory.of(name, self.committed, self.histories, self.complaints)
-        places = {commit.hash: place for place, commit in enumerate(stored.commits)}
+    What has to be left out is said in `complaints`.
+    """
+    committed, worktree = histories.read(), histories.named(read_results(histories.of_worktree))
+    complaints += [*committed.complaints, *worktree.complaints]
+    verdicts = [one for found in read_verdicts(histories).values() for one in found]
+    acknowledged = read_acknowledged(histories.folder)
+    line: Sequence[str] = histories.labels
+    if not line:
+        with suppress(GitError):
+            line = Repository(histories.repository).first_parents("HEAD")
+    views: list[MachineView] = []
+    for name, facts in {**worktree.machines, **committed.machines}.items():
+        stored = MachineHistory.of(name, committed, histories, complaints)
+        order = {one: n for n, one in enumerate(line or [one.hash for one in stored.commits])}
         said = _Said(
-            read_answers(self.histories.folder / ANSWERS, name, self.complaints),
-            [
-                one
-                for record in self.records.values()
-                for one in record.verdicts
-                if record.machine.name == name
-            ],
-            {one: place for place, one in enumerate(self.line or places)},
+            read_answers(histories.folder / ANSWERS, name, complaints),
+            [one for one in verdicts if one.machine.name == name],
+            order,
+            acknowledged,
         )
-        drafts = _newest_drafts([one for one in self.worktree.figures if one.machine == name])
+        drafts = _newest_drafts([one for one in worktree.figures if one.machine == name])
         series: dict[Series, list[Figure]] = {}
         for figure in [*stored.figures, *drafts.values()]:
             series.setdefault(figure.series, []).append(figure)
-        graphs = [self._graph(of, stored, said, drafts, places) for of in series.values()]
-        facts = {
-            **self.worktree.machines.get(name, {}),
-            **self.committed.machines.get(name, {}),
-            **dict(stored.environments[0] if stored.environments else ()),
-        }
-        known = {key: facts[key] for key in _FACTS if facts.get(key, "none") != "none"}
-        newer = {commit: number for number, commit in enumerate(reversed(self.line))}
-        return MachineView(
-            stored,
-            tuple((_FACTS[key], value) for key, value in known.items()),
-            {} if self.histories.labels else {one: newer[one] for one in places if one in newer},
-            tuple(sorted(graphs, key=order_of)),
-            is_here,
-        )
+        graphs = [_graph(figures, stored, said, drafts) for figures in series.values()]
+        known = {**facts, **dict(stored.environments[0] if stored.environments else ())}
+        hardware = [known[key] for key in ("gpu", "cpu") if known.get(key, "none") != "none"]
+        newer = {one: len(order) - 1 - place for one, place in order.items()}
+        if graphs:
+            title = hardware[0] if hardware else name
+            views.append(MachineView(stored, title, newer, sorted(graphs, key=_order_of)))
+    return views
 
-    def _graph(
-        self,
-        figures: Sequence[Figure],
-        stored: MachineHistory,
-        said: _Said,
-        drafts: Mapping[Series, Figure],
-        places: Mapping[str, int],
-    ) -> Graph:
-        """The graph of one series."""
-        lines: list[Line] = []
-        changes: list[JudgedChange] = []
-        # The environment that was measured last comes first here, and last on the graph.
-        for number, environment in reversed(list(enumerate(stored.environments))):
-            members = [figure for figure in figures if figure.environment == environment]
-            by_place = {places[one.commit]: one for one in members if one.commit in places}
-            if by_place:
-                lines.append(Line(number, dict(sorted(by_place.items()))))
-                found = stored.changes(members)
-                changes += (
-                    JudgedChange(one, said.of(one, found), reason_for(one, self.acknowledged))
-                    for one in found
-                )
-        series = figures[0].series
-        return Graph(
-            series,
-            figures[0].unit,
-            figures[0].better,
-            tuple(lines),
-            tuple(sorted(changes, key=lambda one: places[one.change.commit.hash])),
-            said.on_line(series, places),
-            drafts.get(series),
-        )
+
+def _graph(
+    figures: Sequence[Figure], stored: MachineHistory, said: _Said, drafts: Mapping[Series, Figure]
+) -> Graph:
+    """The graph of one series."""
+    places = {commit.hash: place for place, commit in enumerate(stored.commits)}
+    lines: list[Line] = []
+    changes: list[JudgedChange] = []
+    # The environment that was measured last comes first here, and last on the graph.
+    for number, environment in reversed(list(enumerate(stored.environments))):
+        members = [figure for figure in figures if figure.environment == environment]
+        by_place = {places[one.commit]: one for one in members if one.commit in places}
+        if by_place:
+            lines.append(Line(number, dict(sorted(by_place.items()))))
+            changes += said.judged(stored.changes(members))
+    first = figures[0]
+    return Graph(
+        first.series,
+        first.unit,
+        first.better,
+        tuple(lines),
+        tuple(sorted(changes, key=lambda one: places[one.change.commit.hash])),
+        said.on_line(first.series, places),
+        drafts.get(first.series),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What comparing said of the changes of a machine, whichever command compared."""
+    """What is said of the changes of a machine: by comparing, and by whoever lives with them."""
 
     kept: Mapping[AnswerKey, Comparison]  # by `changes`
     verdicts: Sequence[StoredVerdict]  # by other commands, oldest first
     order: Mapping[str, int]  # of all commits of the line, or labels
+    acknowledged: Sequence[Acknowledgement]
 
-    def of(self, change: Change, found: Sequence[Change]) -> Comparison | None:
-        """What was said of a change; `found` are all of its line.
+    def judged(self, found: Sequence[Change]) -> list[JudgedChange]:
+        """All changes of a line, with what is said of them."""
+        return [
+            JudgedChange(one, self._answer(one, found), reason_for(one, self.acknowledged))
+            for one in found
+        ]
+
+    def _answer(self, change: Change, found: Sequence[Change]) -> Comparison | None:
+        """What comparing said of a change.
 
         A comparison confirms it within the range in which it lies, or around that range where no
         other change is in between.
@@ -314,3 +291,10 @@ def _newest_drafts(figures: Sequence[Figure]) -> dict[Series, Figure]:
         return {}
     alike = (newest.commit, newest.environment)
     return {one.series: one for one in figures if (one.commit, one.environment) == alike}
+
+
+def _order_of(graph: Graph) -> tuple[str, list[tuple[int, str]]]:
+    """Where a graph stands among those of its machine: batch 8 before batch 64."""
+    values = [value for _, value in graph.series.params]
+    numbers = [int(value) if value.isdecimal() else 0 for value in values]
+    return graph.series.benchmark, list(zip(numbers, values, strict=True))

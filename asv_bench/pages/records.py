@@ -1,10 +1,9 @@
-"""Records of the commands that compare and explain commits, as far as the page shows them."""
+"""Verdicts in the records of commands that compare commits, as far as the page shows them."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -20,14 +19,12 @@ from asv_bench.output.record import RUNS
 from asv_bench.output.stored_json import Text, UnreadableFile, read_stored
 from asv_bench.output.table import percentage
 
-Command = Literal["compare", "bisect", "explain", "fixed"]
+Command = Literal["compare", "bisect", "fixed"]
 MOST = 200
 """Records of each command that are read, the newest."""
 
 
-class RecordMachine(msgspec.Struct, frozen=True):
-    """The machine of a record, and the versions that are known of it."""
-
+class _Machine(msgspec.Struct, frozen=True):
     name: Text
     python: str | None = None
     torch: str | None = None
@@ -39,7 +36,7 @@ class StoredVerdict:
     """What a command said of one benchmark of two commits."""
 
     command: str
-    machine: RecordMachine
+    machine: _Machine
     said: Comparison
 
     @property
@@ -66,14 +63,9 @@ class _Subject(msgspec.Struct):
     name: str = ""
 
 
-class _End(msgspec.Struct):
-    hash: Text = ""
-
-
 class _Settings(msgspec.Struct):
     # Records from before there were subjects name none, and are of kvtrail.
     subject: _Subject | None = None
-    head: _End | None = None
 
 
 class _Finding(msgspec.Struct):
@@ -83,15 +75,12 @@ class _Finding(msgspec.Struct):
 class _Results(msgspec.Struct):
     comparisons: list[Comparison] = []
     finding: _Finding | None = None
-    answer: list[Text] = []
 
 
-class StoredRecord(msgspec.Struct):
-    """What the page reads of a record."""
-
+class _Record(msgspec.Struct):
     command: Command
     started: Text  # when, as ISO writes it
-    machine: RecordMachine
+    machine: _Machine
     settings: _Settings
     results: _Results
 
@@ -102,7 +91,6 @@ class StoredRecord(msgspec.Struct):
             return histories.is_own and subject.kind == OWN
         return subject.name == histories.subject
 
-    @property
     def verdicts(self) -> list[StoredVerdict]:
         """Those on single benchmarks, also of steps that a bisection confirmed."""
         compared = list(self.results.comparisons)
@@ -118,30 +106,21 @@ class StoredRecord(msgspec.Struct):
         ]
 
 
-def read_records(histories: Histories) -> dict[Path, StoredRecord]:
-    """The records about the subject of some histories by their files, oldest first.
+def read_verdicts(histories: Histories) -> dict[Path, list[StoredVerdict]]:
+    """The verdicts on the subject of some histories by their records, oldest first.
 
-    They are looked for where commands leave them, and beside the histories, where people keep some.
-    What is not such a record is passed over.
+    Records are looked for where commands leave them, and beside the histories, where people keep
+    some. What is not such a record is passed over.
     """
     runs = histories.folder / "runs" if histories.is_own else RUNS
     folders = (runs, histories.folder, histories.folder / "verdicts")
-    found: dict[Path, StoredRecord] = {}
+    found: list[tuple[str, Path, list[StoredVerdict]]] = []
     for command in get_args(Command):
         paths = {path.resolve() for one in folders for path in one.glob(f"{command}-*.json")}
         for path in sorted(paths, key=lambda path: path.stat().st_mtime)[-MOST:]:
             # Other files may be called so; whoever wants to know reads them with their own command.
-            with contextlib.suppress(UnreadableFile):
-                record = read_stored(path, "a record", StoredRecord)
+            with suppress(UnreadableFile):
+                record = read_stored(path, "a record", _Record)
                 if record.is_about(histories):
-                    found[path] = record
-    return dict(sorted(found.items(), key=lambda one: one[1].started))
-
-
-def reasons_of(records: Mapping[Path, StoredRecord]) -> dict[str, list[str]]:
-    """What explanations found, the newest, by the commit whose change they explain."""
-    return {
-        record.settings.head.hash: record.results.answer
-        for record in records.values()
-        if record.command == "explain" and record.settings.head and record.results.answer
-    }
+                    found.append((record.started, path, record.verdicts()))
+    return {path: verdicts for _, path, verdicts in sorted(found, key=lambda one: one[0])}

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
-from collections.abc import Mapping, Sequence
+import statistics
+import zlib
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from asv_bench.git.repository import GitError, Repository
+from asv_bench.git.repository import GitError, Repository, kind_of
+from asv_bench.history.asv_results import Figure
 from asv_bench.history.histories import Histories
 from asv_bench.output.destinations import write_text
-from asv_bench.output.figure_rows import figure_text
+from asv_bench.output.figure_rows import figure_text, spread_text
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
-from asv_bench.pages.machine_view import LATELY, MachineView, StoredPage
-from asv_bench.pages.payload import packed
-from asv_bench.pages.records import reasons_of
+from asv_bench.pages.machine_view import LATELY, Graph, Line, MachineView, machine_views
 from asv_bench.process.machine import machine_facts
 
 HERE = Path(__file__).parent
+LICENCE = ("uplot/LICENSE",)
 SCRIPTS = (
     "uplot/uPlot.iife.min.js",
     "scripts/data.js",
@@ -31,48 +35,13 @@ SCRIPTS = (
     "scripts/graph.js",
     "scripts/page.js",
 )
-LICENCE = ("uplot/LICENSE",)
+STYLES = ("uplot/uPlot.min.css", "templates/style.css")
 _REMOTE = re.compile(
-    r"(?:https?://|ssh://)?(?:[^@/]+@)?(?P<host>[\w.-]+)(?::\d+(?=/))?[:/](?P<path>[\w./~-]+?)(?:\.git)?/?"
+    r"(?:https?://|ssh://)?(?:[^@/]+@)?(?P<host>[\w.-]*(?P<forge>github|gitlab)[\w.-]*)"
+    r"(?::\d+(?=/))?[:/]/?(?P<path>[\w./~-]+?)(?:\.git)?/?"
 )
 _PAGES = {"github": "/commit/", "gitlab": "/-/commit/"}
 """By a part of the host's name: what stands before the hash."""
-STYLES = ("uplot/uPlot.min.css", "templates/style.css")
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Everything that the page shows of a subject; machines in the order of their tabs.
-
-    `reasons` are what `explain` found, by the hash of the commit whose change it explains.
-    """
-
-    subject: str
-    is_own: bool
-    machines: Sequence[MachineView]
-    reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    left_out: Sequence[str] = ()
-    commit_url: str = ""
-
-    def render(self) -> str:
-        """The page."""
-        return (
-            _templates()
-            .get_template("index.html.j2")
-            .render(
-                site=self,
-                payload=packed(self.machines, self.commit_url),
-                script=f"/*\n{_texts(LICENCE)}*/\n{_texts(SCRIPTS)}",
-                style=_texts(STYLES),
-                address=address,
-                percentage=percentage,
-                interval=interval(1),
-                figure_text=figure_text,
-                moment=_moment,
-                lately=LATELY,
-                built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            )
-        )
 
 
 def build_page(histories: Histories, complaints: list[str] | None = None) -> Path:
@@ -81,49 +50,59 @@ def build_page(histories: Histories, complaints: list[str] | None = None) -> Pat
     The page is one file, and fetches nothing. What of the stored files is left out is said on it,
     and in `complaints`.
     """
-    stored = StoredPage.of(histories)
-    left_out, here = stored.complaints, machine_facts().name
-    views = [stored.view(name, is_here=name == here) for name in stored.machines]
-    site = Site(
-        subject=histories.subject,
-        is_own=histories.is_own,
-        # This machine's first, then those that measured last.
-        machines=sorted(
-            (view for view in views if view.graphs),
-            key=lambda view: (not view.is_here, -view.newest_ms),
-        ),
-        reasons=reasons_of(stored.records),
+    here = machine_facts().name
+    left_out = [] if complaints is None else complaints
+    # This machine's first, then those that measured last.
+    views = sorted(
+        machine_views(histories, left_out),
+        key=lambda view: (view.stored.name != here, -view.newest_ms),
+    )
+    page = render(
+        histories.subject,
+        views,
+        here,
         left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
         commit_url=commit_url(histories.configured, histories.repository),
     )
-    if complaints is not None:
-        complaints += left_out
-    return write_text(histories.pages / "index.html", site.render())
+    return write_text(histories.pages / "index.html", page)
 
 
-def address(machine: str, key: str = "") -> str:
-    """A graph's, or a machine's, address on the page."""
-    parts = [machine, key] if key else [machine]
-    return "#" + "/".join(quote(part, safe="(),'") for part in parts)
-
-
-def _templates() -> Environment:
-    """The templates; what they show is escaped."""
-    return Environment(
+def render(
+    subject: str,
+    machines: Sequence[MachineView],
+    here: str,
+    *,
+    left_out: Sequence[str] = (),
+    commit_url: str = "",
+) -> str:
+    """The page of a subject; machines in the order of their tabs, `here` the name of this one."""
+    templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _texts(names: Sequence[str]) -> str:
-    return "\n".join((HERE / name).read_text(encoding="utf-8") for name in names)
-
-
-def _moment(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return templates.get_template("index.html.j2").render(
+        subject=subject,
+        machines=machines,
+        here=here,
+        left_out=left_out,
+        commit_url=commit_url,
+        payload=_packed(machines, commit_url),
+        script=f"/*\n{_texts(LICENCE)}*/\n{_texts(SCRIPTS)}",
+        style=_texts(STYLES),
+        address=_address,
+        text_of=_text_of,
+        change_between=_change_between,
+        figure_text=figure_text,
+        spread_text=spread_text,
+        percentage=percentage,
+        interval=interval(1),
+        moment=_moment,
+        lately=LATELY,
+        built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
 
 
 def commit_url(configured: Path, repository: Path) -> str:
@@ -139,16 +118,124 @@ def commit_url(configured: Path, repository: Path) -> str:
             if re.match(r"https?://", url := str(told.get("show_commit_url"))):
                 return url
     try:
-        return page_of_remote(Repository(repository).line("remote", "get-url", "origin"))
+        remote = Repository(repository).line("remote", "get-url", "origin")
     except GitError:
         return ""
-
-
-def page_of_remote(remote: str) -> str:
-    """The address of commits at a remote, without their hash; "" where the host is another."""
     found = _REMOTE.fullmatch(remote.strip())
-    if found is None:
+    return found.expand(rf"https://\g<host>/\g<path>{_PAGES[found['forge']]}") if found else ""
+
+
+def _address(machine: str, key: str = "") -> str:
+    """A graph's, or a machine's, address on the page."""
+    parts = [machine, key] if key else [machine]
+    return "#" + "/".join(quote(part, safe="(),'") for part in parts)
+
+
+def _text_of(figure: Figure | None, unit: str) -> str:
+    """A figure with the unit, "failed", or nothing where there is none."""
+    if figure is None:
         return ""
-    host, path = found["host"], found["path"].strip("/")
-    before = next((page for name, page in _PAGES.items() if name in host), None)
-    return "" if before is None else f"https://{host}/{path}{before}"
+    return "failed" if figure.failed else figure_text(figure.median, unit)
+
+
+def _change_between(figure: Figure | None, before: Figure | None) -> str:
+    """A figure as a change against another; "" where there are no two to compare."""
+    if figure is None or before is None or figure.failed or not before.median > 0:
+        return ""
+    return percentage(figure.median / before.median - 1, 1, signed=True)
+
+
+def _texts(names: Sequence[str]) -> str:
+    return "\n".join((HERE / name).read_text(encoding="utf-8") for name in names)
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _packed(views: Sequence[MachineView], commit_url: str) -> str:
+    """The figures of all graphs as `scripts/data.js` unpacks them.
+
+    Commits stand once, in one table, and are named by their places. The JSON is deflated and
+    written in base 64, which holds no character that a page could take for its own.
+    """
+    commits = {commit.hash: commit for view in views for commit in view.stored.commits}
+    places = {name: place for place, name in enumerate(commits)}
+    dates = {name: date for view in views for name, date in view.stored.dates.items()}
+    content = {
+        "commits": {
+            "hash": list(commits),
+            "subject": [commit.subject for commit in commits.values()],
+            "author": [commit.author for commit in commits.values()],
+            # Labels have no date; what stands for theirs is their place.
+            "date": [dates[name] if kind_of(name) == "commit" else None for name in commits],
+        },
+        "url": commit_url,
+        "machines": [
+            {
+                "name": view.stored.name,
+                "commits": [places[commit.hash] for commit in view.stored.commits],
+                "sessions": list(view.stored.sessions.begun_ms),
+                "environments": view.environments,
+                "graphs": [_drawn(graph, view) for graph in view.graphs],
+            }
+            for view in views
+        ],
+    }
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
+    places = view.places
+    return {
+        "key": graph.series.name,
+        "group": graph.group,
+        "title": graph.title,
+        "unit": graph.unit,
+        "better": graph.better or "lower",
+        "metric": graph.pattern,
+        "lines": [_columns(line, view) for line in graph.lines],
+        "changes": [
+            {
+                "at": places[one.change.commit.hash],
+                "state": "acknowledged" if one.acknowledged else one.standing.name.lower(),
+                "worse": one.change.is_worse,
+                "rises": one.change.effect > 0,
+                "text": one.sentence,
+            }
+            for one in graph.changes
+        ],
+        "verdicts": [
+            {"at": places[one.said.head], "verdict": one.said.verdict, "text": one.sentence}
+            for one in graph.verdicts
+        ],
+    }
+
+
+def _columns(line: Line, view: MachineView) -> dict[str, Any]:
+    """A line by column; failed figures are null."""
+    figures = line.figures.values()
+    values, low, high = zip(*map(_levels, figures), strict=True)
+    return {
+        "environment": line.environment,
+        "places": list(line.figures),
+        "values": values,
+        "low": low,
+        "high": high,
+        "processes": [len(figure.samples) for figure in figures],
+        "sessions": [view.stored.sessions.session_of(figure) for figure in figures],
+    }
+
+
+def _levels(figure: Figure) -> tuple[float | None, float | None, float | None]:
+    """The median and the quartiles over processes: whole numbers, or five digits."""
+    if figure.failed:
+        return None, None, None
+    low = high = figure.median
+    if len(figure.samples) > 1:
+        low, _, high = statistics.quantiles(figure.samples, n=4, method="inclusive")
+    found = (figure.median, low, high)
+    shown = (int(one) if float(one).is_integer() else float(f"{one:.5g}") for one in found)
+    middle, first, third = shown
+    return middle, first, third

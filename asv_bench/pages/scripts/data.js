@@ -1,5 +1,5 @@
 "use strict";
-// The figures that the page carries (asv_bench/pages/payload.py), and texts made of them.
+// The figures that the page carries (asv_bench/pages/site.py), and texts made of them.
 
 /**
  * @typedef {{environment: number, values: (number|null)[], low: (number|null)[],
@@ -8,7 +8,7 @@
  *   One environment's figures, a value for each commit of the machine; null where there is none.
  *   `measured` and `failed` are places.
  * @typedef {{key: string, group: string, title: string, unit: string, better: string,
- *   metric: string, trend: string, lines: Line[], changes: object[], verdicts: object[]}} Graph
+ *   metric: string, lines: Line[], changes: object[], verdicts: object[]}} Graph
  * @typedef {{name: string, commits: number[], sessions: number[], environments: string[],
  *   graphs: Graph[]}} Machine
  */
@@ -20,38 +20,26 @@ async function unpack(text) {
   const content = JSON.parse(await new Response(stream).text());
   for (const machine of content.machines) {
     for (const graph of machine.graphs) {
-      graph.lines = graph.lines.map((line) => unpackLine(line, graph.step, machine.commits.length));
+      graph.lines = graph.lines.map((line) => unpackLine(line, machine.commits.length));
     }
   }
   return content;
 }
 
 /** One line with a value for each place of the axis. @returns {Line} */
-function unpackLine(packed, step, length) {
-  const empty = () => new Array(length).fill(null);
-  const line = {
-    environment: packed.environment, values: empty(), low: empty(), high: empty(),
-    processes: empty(), sessions: empty(), measured: [], failed: [],
+function unpackLine(packed, length) {
+  const spread = (column) => {
+    const wide = new Array(length).fill(null);
+    packed.places.forEach((place, number) => (wide[place] = column[number]));
+    return wide;
   };
-  // Without the digits that only binary fractions have.
-  const scaled = (number) => Number((number * step).toPrecision(12));
-  let place = 0;
-  let value = 0;
-  packed.places.forEach((distance, number) => {
-    place += distance;
-    line.processes[place] = packed.processes[number];
-    line.sessions[place] = packed.sessions[number];
-    if (packed.values[number] === null) {
-      line.failed.push(place);
-      return;
-    }
-    value += packed.values[number];
-    line.measured.push(place);
-    line.values[place] = scaled(value);
-    line.low[place] = scaled(value - packed.lower[number]);
-    line.high[place] = scaled(value + packed.upper[number]);
-  });
-  return line;
+  const values = spread(packed.values);
+  return {
+    environment: packed.environment, values, low: spread(packed.low), high: spread(packed.high),
+    processes: spread(packed.processes), sessions: spread(packed.sessions),
+    measured: packed.places.filter((place) => values[place] !== null),
+    failed: packed.places.filter((place) => values[place] === null),
+  };
 }
 
 /** The unit that reads best for a graph, and how many of it one of the stored unit is. */
@@ -75,7 +63,7 @@ function digits(value) {
 
 /** A commit by its place in the table of commits. */
 function commitAt(data, place) {
-  const { hash, subject, author, date, behind } = data.commits;
+  const { hash, subject, author, date } = data.commits;
   const whole = hash[place];
   return {
     hash: whole,
@@ -83,7 +71,6 @@ function commitAt(data, place) {
     subject: subject[place],
     author: author[place],
     date: date[place],
-    behind: behind[place],
     url: data.url && subject[place] ? data.url + whole : "",
   };
 }
@@ -100,7 +87,7 @@ function moment(milliseconds, withTime = false) {
 
 /** The command that compares a commit with the one measured before it. */
 function compareCommand(base, head, metric) {
-  return `kvtrail compare ${quoted(base.short)} ${quoted(head.short)} --metric '${metric}'`;
+  return `kvtrail compare ${quoted(base.short)} ${quoted(head.short)} --metric ${quoted(metric)}`;
 }
 
 /** A word as a shell reads it. */

@@ -28,7 +28,7 @@ class Plot {
     this.line = graph.lines.at(-1);
     this.host = element("div", {
       class: "plot", tabindex: 0, role: "application", "aria-roledescription": "graph",
-      "aria-label": `${graph.group}: ${graph.title}. ${graph.trend} Left and right arrows walk the commits, Enter copies a comparison, plus and minus zoom.`,
+      "aria-label": `${graph.group}: ${graph.title}. Left and right arrows walk the commits, Enter copies a comparison, plus and minus zoom.`,
       onkeydown: (event) => this.onKey(event),
       onblur: () => this.leave(),
     });

@@ -127,7 +127,6 @@ class Page {
     return element("section", { class: "graph", "aria-label": graph.title },
       element("h3", {}, `${graph.group}: ${graph.title} `, element("small", {},
         `${plot.unit ? `in ${plot.unit}, ` : ""}${graph.better} is better`)),
-      element("p", { class: "trend" }, graph.trend),
       plot.host, plot.marks.legend(), csv, details);
   }
 
@@ -208,7 +207,7 @@ function smallGraph(graph, length) {
   // Noise of a per cent shall not look like a mountain range.
   const span = Math.max(high - low, 0.04 * Math.abs(high), Number.MIN_VALUE);
   const y = (value) => height - 4 - (((value - (low + high) / 2) / span + 0.5) * (height - 8));
-  const svg = made("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": graph.trend });
+  const svg = made("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": graph.title });
   for (const change of graph.changes) {
     const at = x(change.at - 0.5);
     svg.append(made("path", {

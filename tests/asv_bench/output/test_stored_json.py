@@ -27,7 +27,7 @@ from asv_bench.measure.rounds import two_cells
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.stored_json import Positive, Text, UnreadableFile, read_stored
-from asv_bench.pages.records import read_records, reasons_of
+from asv_bench.pages.records import read_verdicts
 from asv_bench.studies.ladder import ladder_page
 from tests.counters import differences, read_baseline
 from tests.simulations.commits import SIMULATED, SIMULATED_BENCHMARK, SimulatedCommits
@@ -75,10 +75,8 @@ def read_counters(path: Path) -> None:
 
 
 def read_reports(checkout: Path) -> None:
-    records = read_records(Histories.of_checkout(checkout))
-    for record in records.values():
-        assert all(one.sentence and one.key for one in record.verdicts)
-    reasons_of(records)
+    for verdicts in read_verdicts(Histories.of_checkout(checkout)).values():
+        assert all(one.sentence and one.key for one in verdicts)
 
 
 CHANGE = {
@@ -207,14 +205,13 @@ def test_every_committed_record_is_read() -> None:
     complaints = list(read_results(REPORTS / "asv").complaints)
     for folder in (REPORTS / "asv-sessions").iterdir():
         assert read_ratios(folder.parent, folder.name, complaints)
-    records = read_records(Histories.of_checkout(REPOSITORY))
     wanted = {
         path
         for path in (REPORTS / "verdicts").glob("*.json")
-        if contents[path].get("command") in ("compare", "bisect", "explain", "fixed")
+        if contents[path].get("command") in ("compare", "bisect", "fixed")
         and contents[path]["settings"].get("subject") is None
     }
-    assert wanted <= records.keys()
+    assert wanted <= read_verdicts(Histories.of_checkout(REPOSITORY)).keys()
     assert complaints == []
     assert ladder_page.read_records(REPORTS)
     assert all(map(read_baseline, (REPORTS / "counters").glob("*.json")))

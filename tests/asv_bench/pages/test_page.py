@@ -1,21 +1,152 @@
-"""The page without a browser: its colours, its links, and what it takes from other commands."""
+"""The page without a browser: what it says of stored results, its links, and what it leaves out."""
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from page_project import HERE, STEP, PageProject, figures_in, made_up_site
+from page_project import HERE, STEP, PageProject, figures_in, made_up_page
+from stored_figures import store_results
 from toy_project import git
 
+from asv_bench.cli.report import report
+from asv_bench.errors import NothingMeasured
 from asv_bench.history.histories import Histories
-from asv_bench.pages.records import read_records, reasons_of
-from asv_bench.pages.site import build_page, commit_url, page_of_remote
+from asv_bench.pages.records import read_verdicts
+from asv_bench.pages.site import build_page, commit_url
+from asv_bench.subjects import choose
 
 BASE, HEAD = "a" * 40, "b" * 40
+IMPORT = "host.Startup.track_import"
+DESCRIBED = {STEP: ("seconds", ["model", "batch", "context"]), IMPORT: ("seconds", [])}
+
+
+def store(root: Path, name: str, commit: str, date: int, results: dict[str, Any]) -> None:
+    """One result file of machine own-toy, whose CPU has a name that looks like HTML."""
+    folder = root / "reports" / name / "own-toy"
+    store_results(folder, DESCRIBED, results, commit, date, cpu="<b>fast</b> cpu", gpu="none")
+
+
+def step_result(*samples: float, started: int = 5000) -> dict[str, Any]:
+    middle = sorted(samples)[len(samples) // 2]
+    params = [["'gpt2-tiny'"], ["8"], ["128"]]
+    return {STEP: [[middle], params, "1", started, [list(samples)]]}
+
+
+def page_of(root: Path, complaints: list[str] | None = None) -> str:
+    return build_page(Histories.of_checkout(root), complaints).read_text()
+
+
+def texts_of(page: str) -> str:
+    """What people read, in one line."""
+    body = page[page.index("<body>") : page.index('<script type="text/plain"')]
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+class References(HTMLParser):
+    """Collects what a page fetches or links to, and checks that its tags are balanced."""
+
+    VOID = frozenset({"meta", "link", "br", "img", "input", "hr"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone_and_says_what_was_measured(tmp_path: Path) -> None:
+    store(tmp_path, "asv", BASE, 1000, step_result(0.001, 0.002, 0.003))
+    store(tmp_path, "asv", HEAD, 2000, step_result(0.004, 0.004, 0.004))
+    store(tmp_path, "asv-worktree", "c" * 40, 3000, {IMPORT: [[0.5], [], "1", 6000, [[0.5]]]})
+    page = page_of(tmp_path)
+    parsed = References(page)
+    assert parsed.open == []
+    assert all(reference.startswith("#") for reference in parsed.references)
+    assert not re.search(r"@import|url\((?!#)", page[: page.index("</style>")])
+    # Names from outside are escaped.
+    assert "<b>fast" not in page
+    assert "&lt;b&gt;fast&lt;/b&gt; cpu" in page
+    # It names the licence of what it carries.
+    assert "Copyright (c) 2022 Leon Sorokin" in page
+    said = texts_of(page)
+    assert "Last measured: bbbbbbbb , the newest commit" in said
+    assert "The working tree differs from its commit; it was measured on 1970-01-01" in said
+    step = r"step time, gpt2-tiny, batch 8, context 128 4\.00 ms ±0\.0 % \+100\.0 % bbbbbbbb"
+    assert re.search(step, said)
+    assert "import 500 ms" in said
+    content = figures_in(page)
+    [machine] = content["machines"]
+    assert [content["commits"]["hash"][place] for place in machine["commits"]] == [BASE, HEAD]
+    [graph] = [one for one in machine["graphs"] if one["lines"]]
+    assert graph["key"] == f"{STEP}(gpt2-tiny, 8, 128)"
+    [line] = graph["lines"]
+    assert line["values"] == [0.002, 0.004]
+    assert [line["low"][0], line["high"][0]] == [0.0015, 0.0025]
+    assert line["processes"] == [3, 3]
+    assert re.search(graph["metric"], f"{STEP}('gpt2-tiny', 8, 128)")
+    assert not re.search(graph["metric"], f"{STEP}('gpt2-tiny', 8, 1280)")
+
+
+def test_figures_that_were_not_measured_again_say_how_long_ago_they_were(tmp_path: Path) -> None:
+    store(tmp_path, "asv", BASE, 1000, {IMPORT: [[0.5], [], "1", 5000, [[0.5]]]})
+    for place, digit in enumerate("bcd"):
+        store(tmp_path, "asv", digit * 40, 2000 + place, step_result(0.002))
+    said = texts_of(page_of(tmp_path))
+    assert "import 500 ms last measured 3 commits ago" in said
+    assert "context 128 2.00 ms +0.0 % dddddddd" in said
+
+
+def test_environments_have_lines_of_their_own(tmp_path: Path) -> None:
+    store(tmp_path, "asv", BASE, 1000, step_result(0.001))
+    [path] = (tmp_path / "reports" / "asv" / "own-toy").glob("a*.json")
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"python": "3.11"}))
+    content |= {"python": "3.12", "results": step_result(0.002, started=5001)}
+    path.with_stem("a-3.12").write_text(json.dumps(content))
+    page = page_of(tmp_path)
+    [machine] = figures_in(page)["machines"]
+    names = machine["environments"]
+    [graph] = machine["graphs"]
+    lines = {names[line["environment"]]: line["values"] for line in graph["lines"]}
+    assert lines == {"python 3.11": [0.001], "python 3.12": [0.002]}
+    assert "Measured with python 3.12; python 3.11." in texts_of(page)
+    assert "batch 8, context 128 2.00 ms" in texts_of(page), "that which was measured last"
+
+
+def test_the_page_says_what_failed_and_what_was_left_out(tmp_path: Path) -> None:
+    assert "Nothing has been measured yet" in page_of(tmp_path)
+    store(tmp_path, "asv", BASE, 1000, {IMPORT: [[None], [], "1", 5000]})
+    (tmp_path / "reports" / "asv" / "own-toy" / "torn.json").write_text('{"commit')
+    complaints: list[str] = []
+    page = page_of(tmp_path, complaints)
+    assert "Left out reports/asv/own-toy/torn.json is not JSON" in texts_of(page)
+    assert "torn.json is not JSON" in complaints[0]
+    assert "import failed aaaaaaaa" in texts_of(page)
+    assert figures_in(page)["machines"][0]["graphs"][0]["lines"][0]["values"] == [None]
+
+
+def test_there_is_nothing_to_report_before_something_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "REPOSITORY", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NothingMeasured, match="nothing has been measured yet"):
+        report()
+    assert not (tmp_path / "reports").exists()
 
 
 def luminance(colour: str) -> float:
@@ -30,53 +161,38 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_have_contrast(scheme: str) -> None:
-    page = made_up_site(benchmarks=1, commits=2).render()
-    # It names the licence of what it carries.
-    assert "Copyright (c) 2022 Leon Sorokin" in page
-    assert "Permission is hereby granted" in page
-    light, dark = re.findall(r":root \{(.*?)\}", page, re.S)
-    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", light if scheme == "light" else dark))
-    texts = ("ink", "muted", "accent", "worse", "better", "open")
-    assert min(contrast(colours[one], colours["ground"]) for one in texts) >= 4.5
-    assert min(contrast(colours[one], colours["raised"]) for one in texts) >= 4.5
-    drawn = [name for name in colours if name.startswith("line-")]
-    assert min(contrast(colours[one], colours["ground"]) for one in ("faint", *drawn)) >= 3
+def test_colours_have_contrast() -> None:
+    for scheme in re.findall(r":root \{(.*?)\}", made_up_page(benchmarks=1, commits=2), re.S):
+        colours = dict(re.findall(r"--([\w-]+): (#\w{6})", scheme))
+        texts = ("ink", "muted", "accent", "worse", "better", "open")
+        drawn = ("faint", *(name for name in colours if name.startswith("line-")))
+        for ground in ("ground", "raised"):
+            assert min(contrast(colours[one], colours[ground]) for one in texts) >= 4.5
+        assert min(contrast(colours[one], colours["ground"]) for one in drawn) >= 3
 
 
-@pytest.mark.parametrize(
-    ("remote", "page"),
-    [
-        ("git@github.com:owner/name.git", "https://github.com/owner/name/commit/"),
-        ("https://github.com/owner/name", "https://github.com/owner/name/commit/"),
-        ("https://user:word@github.com/owner/name.git", "https://github.com/owner/name/commit/"),
-        (
-            "ssh://git@gitlab.org.example:2222/a/b/c.git",
-            "https://gitlab.org.example/a/b/c/-/commit/",
-        ),
-        ("git@forge.example:owner/name.git", ""),
-        ("/srv/git/name.git", ""),
-        ("../github.com/name", ""),
-    ],
-)
-def test_commits_are_linked_where_their_pages_are_known(remote: str, page: str) -> None:
-    assert page_of_remote(remote) == page
-
-
-def test_the_configuration_of_asv_says_where_commits_are_shown(tmp_path: Path) -> None:
+def test_a_commit_has_the_address_that_is_configured_or_that_of_its_remote(tmp_path: Path) -> None:
     repository, kept = tmp_path / "repository", tmp_path / "kept"
     for folder in (repository, kept):
         folder.mkdir()
     git(repository, "init", "--quiet")
     assert commit_url(kept, repository) == ""
-    git(repository, "remote", "add", "origin", "git@github.com:owner/name.git")
+    git(repository, "remote", "add", "origin", "/srv/git/name.git")
     from_remote = "https://github.com/owner/name/commit/"
+    for remote, page in (
+        ("https://github.com/owner/name", from_remote),
+        ("https://user:word@github.com/owner/name.git", from_remote),
+        ("ssh://git@gitlab.example:2222/a/b/c.git", "https://gitlab.example/a/b/c/-/commit/"),
+        *((other, "") for other in ("git@forge.example:owner/name.git", "../github.com/name")),
+        *((other, "") for other in ("https://github.com/<b>/name", "https://github.com")),
+        ("git@github.com:owner/name.git", from_remote),
+    ):
+        git(repository, "remote", "set-url", "origin", remote)
+        assert commit_url(kept, repository) == page, remote
     for text, shown in (
         ('{"show_commit_url": "https://forge.example/c/"}', "https://forge.example/c/"),
         ('{"show_commit_url": "javascript:alert(1)//"}', from_remote),
-        ("{}", from_remote),
-        ("{", from_remote),
+        *((text, from_remote) for text in ("{}", "{")),
     ):
         (repository / "asv.conf.json").write_text(text)
         assert commit_url(kept, repository) == shown
@@ -84,13 +200,12 @@ def test_the_configuration_of_asv_says_where_commits_are_shown(tmp_path: Path) -
     assert commit_url(kept, repository) == "http://kept.example/c/"
 
 
-def record(command: str, subject: Any, results: dict[str, Any]) -> str:
-    ends = {"base": {"hash": BASE}, "head": {"hash": HEAD}}
+def record(command: str, subject: Any, results: dict[str, Any], machine: str = "m") -> str:
     content = {
         "command": command,
         "started": "2026-11-20T10:00:00+00:00",
-        "machine": {"name": "m"},
-        "settings": {"subject": subject, **ends},
+        "machine": {"name": machine},
+        "settings": {"subject": subject},
         "results": results,
     }
     return json.dumps(content)
@@ -106,30 +221,22 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
     runs = tmp_path / "reports" / "runs"
     runs.mkdir(parents=True)
     slower = {"comparisons": [comparison("slower", 0.05)]}
-    finding = {"outcome": "found", "benchmark": "c", "good": BASE, "bad": HEAD, "suspects": [HEAD]}
-    bisected = {"finding": {**finding, "confirmations": [comparison("slower", 0.06)]}}
     for name, text in {
         "compare-1": record("compare", own, slower),
         "compare-2": record("compare", other, slower),
         "compare-3": record("compare", own, {"comparisons": [comparison("failed", None)]}),
         "compare-4": "{",
         "compare-5": "{}",
-        "bisect-1": record("bisect", own, bisected),
-        "explain-1": record("explain", own, {"answer": ["1. A copy more.", "That is all."]}),
+        "bisect-1": record("bisect", own, {"finding": {"confirmations": slower["comparisons"]}}),
         "fixed-1": record("fixed", own, {"fixed": [{"sentence": "c: it is fixed."}]}),
-        "explain-2": record("explain", other, {"answer": ["1. A loop."]}),
     }.items():
         (runs / f"{name}.json").write_text(text)
-    histories = Histories.of_checkout(tmp_path)
-    records = read_records(histories)
-    own_ones = {"bisect-1", "compare-1", "compare-3", "explain-1", "fixed-1"}
-    assert {path.stem for path in records} == own_ones
-    verdicts = [one for record in records.values() for one in record.verdicts]
-    assert {(one.key, one.said.verdict, one.sentence) for one in verdicts} == {
-        ("a.B.track_c(x, 8)", "slower", "compare: slower, +5.00 % against aaaaaaaa in 6 pairs"),
-        ("a.B.track_c(x, 8)", "slower", "bisect: slower, +6.00 % against aaaaaaaa in 6 pairs"),
-    }
-    assert reasons_of(records) == {HEAD: ["1. A copy more.", "That is all."]}
+    found = read_verdicts(Histories.of_checkout(tmp_path))
+    assert {path.stem for path in found} == {"bisect-1", "compare-1", "compare-3", "fixed-1"}
+    assert [(one.key, one.sentence) for verdicts in found.values() for one in verdicts] == [
+        ("a.B.track_c(x, 8)", f"{command}: slower, +5.00 % against aaaaaaaa in 6 pairs")
+        for command in ("compare", "bisect")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -155,11 +262,10 @@ def test_what_any_command_confirmed_is_confirmed_on_the_page(
         "base": project.hashes[base],
         "head": project.hashes[head],
     }
-    found = {"outcome": "found", "benchmark": STEP, "confirmations": [compared]}
-    results: dict[str, Any] = {"finding": found}
-    if command != "bisect":
-        results = {"comparisons": [compared]}
-    text = record(command, {"kind": "kvtrail"}, results).replace('"m"', f'"{HERE}"')
+    results = {"comparisons": [compared], "finding": None}
+    if command == "bisect":
+        results = {"comparisons": [], "finding": {"confirmations": [compared]}}
+    text = record(command, {"kind": "kvtrail"}, results, HERE)
     (tmp_path / "reports" / "runs" / f"{command}-2.json").write_text(text)
     page = build_page(project.histories).read_text()
     [graphs] = [one["graphs"] for one in figures_in(page)["machines"] if one["name"] == HERE]
