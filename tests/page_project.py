@@ -216,7 +216,7 @@ def made_up_page(*, benchmarks: int, commits: int) -> str:
             for place, (commit, row) in enumerate(zip(made, levels.tolist(), strict=True))
         }
         measured += figures.values()
-        graphs.append(Graph(series, "seconds", "", (Line(0, figures),)))
+        graphs.append(Graph(series, "suite", f"{number}", "seconds", "", (Line(0, figures),)))
     stored = MachineHistory(
         "machine",
         measured,

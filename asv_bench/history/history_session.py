@@ -26,7 +26,7 @@ from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
 from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.software import same_code
-from asv_bench.output.console import print_remarks, print_sentences
+from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import RUNS, Record, command_line
@@ -132,7 +132,7 @@ class HistorySession:
             kept.finish()
             record.results |= hosts_json(fleet)
         about_devices = [one for of_kind in results.values() for one in of_kind.remarks()]
-        print_remarks(console, subject.remarks)
+        print_sentences(console, subject.remarks, "yellow")
         print_sentences(console, about_devices)
         record.warn(console, same_code(subject.cells))
         record.notes += [*subject.remarks, *about_devices]

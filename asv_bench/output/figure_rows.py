@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from itertools import groupby
 
 from asv_bench.history.asv_results import Figure
 from asv_bench.output.table import MISSING, Cell, Column, Row, Table, percentage
 
 METRICS = "metrics"
 """What all metrics of a user's subject are of."""
+_SHORT = {"tpot": "TPOT", "ttft": "TTFT", "itl": "ITL"}
 
 
 def duration(seconds: float) -> str:
@@ -36,42 +36,42 @@ def spread_text(spread: float) -> str:
     return "" if math.isnan(spread) else f"±{percentage(spread, 1)}"
 
 
-def spaced(name: str) -> str:
-    """A class name as words: `DecodeAttention` is "decode attention"."""
-    return re.sub("[A-Z]", lambda found: f" {found[0].lower()}", name).strip()
+def words_of(figure: Figure) -> tuple[str, str, str]:
+    """What a figure is of, what it is called there, and its parameters; metrics have a name only.
+
+    A class name is said as words: `DecodeAttention` is "decode attention".
+    """
+    series = figure.series
+    if figure.is_metric:
+        return METRICS, series.benchmark, ""
+    owner = series.subject.rpartition(".")[2]
+    group = re.sub("[A-Z]", lambda found: f" {found[0].lower()}", owner).strip()
+    return group, _SHORT.get(series.figure) or series.figure.replace("_", " "), series.label
 
 
 def place_of(figure: Figure) -> tuple[str, str]:
-    """What a figure is of, and what it is called there; metrics are all of one thing."""
-    series = figure.series
-    if figure.is_metric:
-        return METRICS, series.benchmark
-    label = f", {series.label}" if series.label else ""
-    return f"{spaced(series.subject.rpartition('.')[2])}{label}", series.figure.replace("_", " ")
+    """What a figure is of, with its parameters, and what it is called there."""
+    group, name, label = words_of(figure)
+    return f"{group}, {label}" if label else group, name
 
 
 def figure_table(figures: Sequence[Figure], title: str) -> Table:
-    """A row for each figure of one commit, in sections by what they are of."""
-    rows: list[Row] = []
-    for _, section in groupby(sorted(figures, key=place_of), key=lambda one: place_of(one)[0]):
-        rows += [()] if rows else []
-        rows += map(_row, section)
+    """A row for each figure of one commit."""
     columns = (
         Column("name", "benchmark", kind="text"),
         Column("figure", "figure", kind="text"),
         Column("median", "median"),
-        Column("spread", "spread", kind="data"),
+        Column("spread", "spread", show=spread_text),
         Column("unit", "unit", kind="data"),
         Column("processes", "processes"),
     )
+    rows: list[Row] = []
+    for figure in sorted(figures, key=place_of):
+        text = "failed" if figure.failed else figure_text(figure.median, figure.unit)
+        median = Cell(figure.median, text=text)
+        rows.append((*place_of(figure), median, figure.spread, figure.unit, len(figure.samples)))
     caption = (
         "Median over processes; ± is half the interquartile range. Step time is of a full batch "
         "that decodes."
     )
-    return Table(columns, rows, title, caption, notes="beside")
-
-
-def _row(figure: Figure) -> Row:
-    text = "failed" if figure.failed else figure_text(figure.median, figure.unit)
-    median = Cell(figure.median, note=spread_text(figure.spread), text=text)
-    return (*place_of(figure), median, figure.spread, figure.unit, len(figure.samples))
+    return Table(columns, rows, title, caption)

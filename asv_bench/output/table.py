@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -17,8 +16,6 @@ from asv_bench.output.markdown import inline
 
 MISSING = "-"
 """What is shown where there is no value."""
-LEAST_PROSE = 24
-"""Columns that names of several words are broken to before a table becomes a list."""
 
 
 def plain(value: Any) -> str:
@@ -71,6 +68,15 @@ class Column:
         """Its names in CSV and JSON."""
         return tuple(f"{self.key}_{part}" for part in self.parts) or (self.key,)
 
+    def text_of(self, cell: Cell) -> Text:
+        """A cell as people see it, its note below it."""
+        if cell.text is not None:
+            text = cell.text
+        else:
+            text = MISSING if _is_missing(cell.value) else self.show(cell.value)
+        drawn = Text(text, style=cell.style)
+        return Text.assemble(drawn, (f"\n{cell.note}", "dim")) if cell.note else drawn
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -96,36 +102,33 @@ class Table:
     rows: Sequence[Row]  # as long as `columns`, or empty: a line between sections
     title: str = ""  # printed above
     caption: str = ""  # printed below
-    # Whether notes stand below their values, or beside them where the terminal is wide enough.
-    notes: Literal["below", "beside"] = "below"
 
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if row and len(row) != len(self.columns):
-                raise ValueError(
-                    f"the table {self.title!r} has {len(self.columns)} columns, and a row "
-                    f"{len(row)} values: {row}"
-                )
+    @property
+    def shown_columns(self) -> list[Column]:
+        """The columns that people see."""
+        return [column for column in self.columns if column.kind != "data"]
 
-    def to_rich(self, *, notes_beside: bool = False) -> RichTable:
+    def cells(self, row: Row) -> list[Text]:
+        """The cells of a row that people see, with their notes."""
+        shown = zip(self.columns, row, strict=True) if row else ()
+        return [column.text_of(_cell(value)) for column, value in shown if column.kind != "data"]
+
+    def to_rich(self) -> RichTable:
         """The table for a terminal, without title and caption: `console.print_table` prints all.
 
-        No column gets narrower than its figures, or than the names and words that stay whole.
+        No column but one of texts gets narrower than its longest line.
         """
         drawn = RichTable()
-        rows = [self.cells(row, notes_beside=notes_beside) for row in self.rows]
+        rows = [self.cells(row) for row in self.rows]
         for place, column in enumerate(self.shown_columns):
             header = Text(f"{column.title}\n{column.unit}" if column.unit else column.title)
+            cells = [header, *(row[place] for row in rows if row)]
+            longest = max(line.cell_len for cell in cells for line in cell.split("\n"))
             drawn.add_column(
                 header,
                 justify="right" if column.kind == "figure" else "left",
                 overflow="fold",
-                no_wrap=place > 0 and column.kind != "text",
-                min_width=_least_width(
-                    [header, *(row[place] for row in rows if row)],
-                    is_prose=column.kind == "text",
-                    are_names=place == 0,
-                ),
+                min_width=None if column.kind == "text" else longest,
             )
         for row in rows:
             drawn.add_row(*row) if row else drawn.add_section()
@@ -135,7 +138,7 @@ class Table:
         """The table in GitHub's Markdown, its title above and its caption below."""
         headers = [inline(f"{column.title} {column.unit}") for column in self.shown_columns]
         sides = ["---:" if column.kind == "figure" else "---" for column in self.shown_columns]
-        bodies = [[inline(" ".join(cell)) for cell in row] for row in self.to_texts()]
+        bodies = [[inline(cell.plain) for cell in self.cells(row)] for row in self.rows if row]
         lines = [f"| {' | '.join(cells)} |" for cells in (headers, sides, *bodies)]
         parts = (inline(self.title), "\n".join(lines), inline(self.caption))
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -151,25 +154,6 @@ class Table:
             for row in self.rows
             if row
         ]
-
-    def cells(self, row: Row, *, notes_beside: bool = False) -> list[Text]:
-        """The cells of a row that people see, with their notes."""
-        shown = zip(self.columns, row, strict=True) if row else ()
-        gap = " " if notes_beside else "\n"
-        return [_drawn(one, _cell(value), gap) for one, value in shown if one.kind != "data"]
-
-    def to_texts(self) -> list[list[tuple[str, str]]]:
-        """The texts and notes of the cells that people see, without the lines between sections."""
-        rows = [zip(self.columns, map(_cell, row), strict=True) for row in self.rows if row]
-        return [
-            [(_text(one, cell), cell.note) for one, cell in row if one.kind != "data"]
-            for row in rows
-        ]
-
-    @property
-    def shown_columns(self) -> list[Column]:
-        """The columns that people see."""
-        return [column for column in self.columns if column.kind != "data"]
 
 
 def to_csv(tables: Sequence[Table]) -> str:
@@ -188,33 +172,10 @@ def _cell(cell: Any) -> Cell:
     return cell if isinstance(cell, Cell) else Cell(cell)
 
 
-def _text(column: Column, cell: Cell) -> str:
-    if cell.text is not None:
-        return cell.text
-    return MISSING if _is_missing(cell.value) else column.show(cell.value)
-
-
-def _drawn(column: Column, cell: Cell, gap: str) -> Text:
-    text = _text(column, cell)
-    drawn = Text(text, style=cell.style or ("dim" if text == MISSING else ""))
-    return Text.assemble(drawn, (f"{gap}{cell.note}", "dim")) if cell.note else drawn
-
-
-def _least_width(cells: Sequence[Text], *, is_prose: bool, are_names: bool) -> int:
-    """Columns that texts need: prose is broken between words, a name's notes too."""
-    lines = [list(cell.split("\n")) for cell in cells]
-    words = max(cell_len(word) for cell in cells for word in ["", *cell.plain.split()])
-    longest = max(line.cell_len for several in lines for line in several)
-    if is_prose:
-        return max(words, min(LEAST_PROSE, longest))
-    return max(words, *(several[0].cell_len for several in lines)) if are_names else longest
-
-
-def _parts(column: Column, value: Any) -> Iterator[tuple[str, Any]]:
+def _parts(column: Column, value: Any) -> list[tuple[str, Any]]:
     """A value under its key, or its parts under theirs."""
     whole = value if column.parts else (value,)
-    values = (None,) * len(column.keys) if whole is None else whole
-    yield from zip(column.keys, values, strict=True)
+    return list(zip(column.keys, whole or (None,) * len(column.keys), strict=True))
 
 
 def _is_missing(value: Any) -> bool:

@@ -26,12 +26,11 @@ from asv_bench.history.standing import (
     reason_for,
 )
 from asv_bench.history.stored_changes import MachineHistory
-from asv_bench.output.figure_rows import METRICS, spaced
+from asv_bench.output.figure_rows import words_of
 from asv_bench.pages.records import StoredVerdict, read_verdicts
 
 LATELY = 20
 """Changes among so many of the newest commits that were measured are news."""
-FIGURE_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "itl": "ITL"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,8 @@ class Graph:
     """One series of one machine."""
 
     series: Series
+    group: str  # what is measured, in words
+    title: str  # which figure of it
     unit: str
     better: Better
     lines: tuple[Line, ...] = ()  # one for each environment, the last measured at the end
@@ -72,19 +73,6 @@ class Graph:
         """The figure before the newest that it can be said as a change against."""
         earlier = [*self.measured.values()][-2::-1]
         return next((one for one in earlier if one.median > 0), None)
-
-    @property
-    def group(self) -> str:
-        """What is measured, in words."""
-        return METRICS if self.better else spaced(self.series.subject.rpartition(".")[2])
-
-    @property
-    def title(self) -> str:
-        """Which figure of it, in words."""
-        if self.better:
-            return self.series.benchmark
-        name = FIGURE_NAMES.get(self.series.figure) or self.series.figure.replace("_", " ")
-        return f"{name}, {self.series.label}" if self.series.label else name
 
     @property
     def pattern(self) -> str:
@@ -222,8 +210,11 @@ def _graph(
             lines.append(Line(number, dict(sorted(by_place.items()))))
             changes += said.judged(stored.changes(members))
     first = figures[0]
+    group, name, label = words_of(first)
     return Graph(
         first.series,
+        group,
+        f"{name}, {label}" if label else name,
         first.unit,
         first.better,
         tuple(lines),

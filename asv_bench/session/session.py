@@ -26,7 +26,7 @@ from asv_bench.measure import log
 from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.measure.software import same_code
-from asv_bench.output.console import print_remarks, print_sentences
+from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.issue_text import IssueText, environment_of, repeating
 from asv_bench.output.record import WORKPLACE, Record, command_line
@@ -116,7 +116,7 @@ class Session(ABC):
             print_sentences(self._console, [self._ending], "bold")
         else:
             self.print_answer()
-        print_remarks(self._console, self._subject.remarks)
+        print_sentences(self._console, self._subject.remarks, "yellow")
         self._record.notes += self._subject.remarks
         self._record.results = {
             "exit_code": int(code),

@@ -269,7 +269,7 @@ def test_tables_are_of_scheduler_where_that_was_measured(tmp_path: Path) -> None
     (table,) = history_tables(figures, in_order(figures, tmp_path))
     assert table.title == "scheduler, gpt2-tiny"
     names = [column.title for column in table.columns[1:-1]]
-    assert names == ["ttft", "step time", "seconds per token"]
+    assert names == ["TTFT", "step time", "seconds per token"]
     # A figure that the row above lacks is compared with none.
     assert cells(table) == [
         ["aaaaaaaa", "500 ms", "2.00 ms", "1.00 ms"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,33 +18,24 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import LEAST_WIDTH, make_console, print_table
 from asv_bench.output.table import Column, Table
-from asv_bench.run.report import headline_table
-
-FIGURES = [f"{number},234.56 µs" for number in range(6)]
 
 
-@pytest.mark.parametrize("width", [40, 80, 100, LEAST_WIDTH])
+@pytest.mark.parametrize("width", [40, 80, LEAST_WIDTH])
 def test_neither_figures_nor_names_are_ever_cut(width: int) -> None:
     name = "a_kernel_whose_name_is_longer_than_any_console_is_wide_" * 3
+    figures = [f"{number},234.56 µs" for number in range(6)]
     columns = [Column("name", "name", kind="name")]
     columns += [Column(str(number), f"label\n{number} a step") for number in range(6)]
-    table = Table(columns, [(name, *FIGURES)], "A title " * 30, "A caption " * 30)
+    table = Table(columns, [(name, *figures)], "A title " * 30, "A caption " * 30)
     text = printed(table, width)
     assert "…" not in text
-    for whole in (*FIGURES, "5 a step"):
-        assert whole in text
+    assert all(whole in text for whole in (*figures, "5 a step"))
     assert name in text.splitlines()
     words = " ".join(text.split())
     assert ("A title " * 30).strip() in words
     assert ("A caption " * 30).strip() in words
     if width < LEAST_WIDTH:
         assert max(len(line) for line in text.splitlines() if line != name) <= width
-
-
-def test_a_table_is_as_wide_as_its_console_where_that_is_enough() -> None:
-    columns = (Column("name", "name", kind="text"), Column("figure", "figure"))
-    table = Table(columns, [("name " * 40, "1.0")])
-    assert max(map(len, printed(table, 60).splitlines())) == 60
 
 
 def test_a_file_gets_enough_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,31 +46,20 @@ def test_a_file_gets_enough_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in (80, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
         assert make_console().width == columns
-    for nonsense in ("0", "-5", "wide", ""):
-        monkeypatch.setenv("COLUMNS", nonsense)
-        assert make_console().width >= LEAST_WIDTH
 
 
 def test_names_of_any_bytes_reach_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", terminal)
-    name = b"f\xfcr \xe4".decode(errors="surrogateescape")
+    name = b"f\xfcr \xe4 [/c]".decode(errors="surrogateescape")
     table = Table([Column("of", f"of {name}")], [(name,)], f"ü {name}")
     console = make_console()
     console.print(name, "µs")
     print_table(console, table)
     terminal.flush()
     said = terminal.buffer.getvalue().decode("ascii")
-    assert said.startswith(r"f\udcfcr \udce4 \xb5s")
-    assert said.count(r"\udce4") == 4
-
-
-def test_brackets_in_names_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    table = Table([Column("path", "path")], [("/a[b]/[/c]",)])
-    console = make_console()
-    console.print("page: /a[b]/[/c]")
-    print_table(console, table)
-    assert capsys.readouterr().out.count("/a[b]/[/c]") == 2
+    assert said.startswith(r"f\udcfcr \udce4 [/c] \xb5s")
+    assert said.count(r"\udce4 [/c]") == 4
 
 
 @pytest.mark.parametrize(
@@ -96,72 +75,51 @@ def test_every_command_prints_on_the_common_console(pattern: str, what: str) -> 
 NAME = "scheduler.Scheduler.track_decode_seconds_per_token('gpt2-tiny')"
 SUBJECT = "Take parts of the engine from wherever the measured commit happens to have them today"
 HASHES = [f"{number:08x}" + "0" * 32 for number in range(0xABC0, 0xABC3)]
-Made = tuple[Table, list[str]]
-"""A table, and what must be in one piece in one line."""
+COMPARED = Comparison(
+    NAME,
+    HASHES[0],
+    HASHES[1],
+    Verdict.INCONCLUSIVE,
+    effect=0.1234,
+    interval=(-0.1234, 0.2345),
+    p=0.00012,
+    pairs_used=24,
+    pairs_discarded=12,
+    base_value=1.3e-3,
+    head_value=1.4e-3,
+)
+FINDING = Finding(
+    outcome=Outcome.FOUND,
+    direction=Direction.REGRESSION,
+    benchmark=NAME,
+    good=HASHES[0],
+    bad=HASHES[2],
+    reason="",
+    gate=Comparison(NAME, HASHES[0], HASHES[2], Verdict.SLOWER),
+    suspects=(HASHES[1],),
+    probability=0.99,
+    posterior=dict.fromkeys(HASHES, 0.33),
+    unmeasurable={HASHES[2]: "it cannot be built"},
+    curve=(CurvePoint(HASHES[1], 0.1234, (0.1111, 0.1357), 24),),
+)
 
 
-def compared() -> Made:
-    comparison = Comparison(
-        NAME,
-        HASHES[0],
-        HASHES[1],
-        Verdict.INCONCLUSIVE,
-        effect=0.1234,
-        interval=(-0.1234, 0.2345),
-        p=0.00012,
-        pairs_used=24,
-        pairs_discarded=12,
-        base_value=1.3e-3,
-        head_value=1.4e-3,
-    )
-    title = f"{HASHES[1][:8]} against {HASHES[0][:8]} on AMD EPYC 9B14 96-Core Processor, 2 cores"
-    table = comparison_table([comparison], {NAME: "seconds"}, title, ComparisonPlan())
-    return table, [NAME, "-12.34 % to +23.45 %", "24 (+12 discarded)", "inconclusive"]
-
-
-def bisected() -> Made:
-    finding = Finding(
-        outcome=Outcome.FOUND,
-        direction=Direction.REGRESSION,
-        benchmark=NAME,
-        good=HASHES[0],
-        bad=HASHES[2],
-        reason="",
-        gate=Comparison(NAME, HASHES[0], HASHES[2], Verdict.SLOWER),
-        suspects=(HASHES[1],),
-        probability=0.99,
-        posterior=dict.fromkeys(HASHES, 0.33),
-        unmeasurable={HASHES[2]: "it cannot be built"},
-        curve=(CurvePoint(HASHES[1], 0.1234, (0.1111, 0.1357), 24),),
-    )
-    table = commit_table(finding, [Commit(one, SUBJECT, "Somebody") for one in HASHES])
-    return table, [*(one[:8] for one in HASHES), "cannot be measured", "+12.34 %", "33.0 %"]
-
-
-def headlines() -> Made:
-    row = {"workload": "streaming-small", "engine": "kvtrail", "batch": 256}
-    times = ("step_ms", "ttft_ms", "tpot_ms", "itl_p99_ms", "floor_ms")
-    row |= {**dict.fromkeys(times, 1234.567), "tokens_per_s": 1234567.0, "fraction_of_floor": 0.123}
-    return headline_table([row], "AMD EPYC, 1 thread"), ["streaming-small", "1,234,567"]
-
-
-@pytest.mark.parametrize("width", [80, 100])
-@pytest.mark.parametrize("make", [compared, bisected, headlines])
-def test_a_table_fits(make: Callable[[], Made], width: int) -> None:
-    table, wholes = make()
-    shown = printed(table, width)
-    lines = shown.splitlines()
-    assert max(map(len, lines)) <= width, shown
-    assert "…" not in shown
+@pytest.mark.parametrize(
+    ("table", "wholes"),
+    [
+        (
+            comparison_table([COMPARED], {NAME: "seconds"}, "b against a", ComparisonPlan()),
+            [NAME, "-12.34 % to +23.45 %", "24 (+12 discarded)", "inconclusive"],
+        ),
+        (
+            commit_table(FINDING, [Commit(one, SUBJECT, "Somebody") for one in HASHES]),
+            [*(one[:8] for one in HASHES), "cannot be measured", "+12.34 %", "33.0 %"],
+        ),
+    ],
+    ids=["compare", "bisect"],
+)
+def test_a_table_fits(table: Table, wholes: list[str]) -> None:
+    shown = printed(table, 80)
+    assert max(map(len, shown.splitlines())) <= 80, shown
     for whole in wholes:
-        assert any(whole in line for line in lines), f"{whole} in\n{shown}"
-    if make is bisected:
-        # Subjects are broken between their words only.
-        assert set(SUBJECT.split()) <= set(re.findall(r"[A-Za-z]+", shown))
-
-
-def test_the_widest_table_fits_a_file_a_line_a_row() -> None:
-    shown = printed(headlines()[0], LEAST_WIDTH)
-    assert max(map(len, shown.splitlines())) <= LEAST_WIDTH
-    assert "…" not in shown
-    assert sum(line.startswith("│") for line in shown.splitlines()) == 1
+        assert any(whole in line for line in shown.splitlines()), f"{whole} in\n{shown}"

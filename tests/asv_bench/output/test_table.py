@@ -41,9 +41,6 @@ def test_people_see_values_as_columns_show_them() -> None:
     assert ["_d_", "-", "-", "-"] in lines
     assert "here" not in shown
     assert shown.count("┼") > 0, "a line between the sections"
-    beside = Table(COLUMNS, TABLE.rows, notes="beside")
-    assert "1,234.57 ±3 %" in printed(beside)
-    assert "1,234.57 ±3 %" not in printed(beside, 50), "there is no room"
 
 
 def test_markdown_makes_nothing_of_what_names_hold() -> None:
@@ -55,12 +52,6 @@ def test_markdown_makes_nothing_of_what_names_hold() -> None:
         "| \\_d\\_ | - | - | - |\n\n"
         "a caption\n"
     )
-
-
-def test_pages_get_texts_and_notes_of_their_own() -> None:
-    first, second = TABLE.to_texts()
-    assert first[:2] == [("a|b_c", ""), ("1,234.57", "±3 %")]
-    assert second == [("_d_", ""), *3 * [("-", "")]]
 
 
 def test_programs_get_raw_values() -> None:
@@ -81,11 +72,6 @@ def test_several_tables_in_one_file_are_told_apart() -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv([TABLE, other]))))
     assert [row["table"] for row in rows] == ["a title", "a title", "other"]
     assert (rows[2]["benchmark"], rows[2]["pairs"], rows[2]["step_ms"]) == ("e", "3", "")
-
-
-def test_a_row_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'t' has 5 columns, and a row 2 values"):
-        Table(COLUMNS, [("a", 1.0)], "t")
 
 
 def test_tables_go_to_the_files_that_are_named(
