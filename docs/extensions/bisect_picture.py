@@ -20,8 +20,10 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asv_bench.studies.ladder.drawing import Palette
+from asv_bench.output.drawing import quieten
+from asv_bench.output.drawing import svg_of
 
-PALETTE = Palette(time=("#0969da", "#58a6ff"), culprit=("#cf222e", "#f85149"))
+TIME, CULPRIT = "#0969da", "#cf222e"
 SIZE_INCHES = (8.8, 4.0)
 LONGEST_SUBJECT = 24
 
@@ -40,7 +42,7 @@ def bisect_svg(record: Mapping[str, Any]) -> str:
     def draw(canvas: Figure) -> None:
         above, below = canvas.subplots(2, sharex=True, height_ratios=(3, 1))
         for place, commit in enumerate(commits):
-            colour = PALETTE["culprit" if commit["hash"] in finding["suspects"] else "time"]
+            colour = CULPRIT if commit["hash"] in finding["suspects"] else TIME
             values = times[commit["hash"]]
             above.plot([place] * len(values), values, "o", color=colour, markersize=4, alpha=0.6)
             below.bar(place, 100 * finding["posterior"].get(commit["hash"], 0), color=colour)
@@ -49,8 +51,8 @@ def bisect_svg(record: Mapping[str, Any]) -> str:
         for point in finding.get("curve", ()):
             place, levels = places[point["commit"]], [point["effect"], *point["interval"]]
             middle, low, high = (good * (1 + level) for level in levels)
-            above.vlines(place, low, high, color=PALETTE["time"])
-            above.hlines(middle, place - 0.3, place + 0.3, color=PALETTE["time"])
+            above.vlines(place, low, high, color=TIME)
+            above.hlines(middle, place - 0.3, place + 0.3, color=TIME)
         above.set_ylabel("ms a step")
         above.set_ylim(bottom=0)
         below.set_ylabel("% a step")
@@ -58,9 +60,9 @@ def bisect_svg(record: Mapping[str, Any]) -> str:
         names = [f"{one['hash'][:8]} {one['subject'][:LONGEST_SUBJECT]}" for one in commits]
         below.set_xticks(range(len(commits)), names, rotation=20, ha="right")
         for axes in (above, below):
-            PALETTE.quieten(axes, grid="y")
+            quieten(axes, grid="y")
 
-    return PALETTE.draw(draw, size=SIZE_INCHES, font_size=9, salt="bisect")
+    return svg_of(draw, size=SIZE_INCHES, font_size=9, salt="bisect")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The rungs' step times as one SVG that opens by itself, in light or dark."""
+"""The rungs' step times as one SVG that opens by itself."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from asv_bench.studies.ladder.drawing import Palette
+from asv_bench.output.drawing import quieten
+from asv_bench.output.drawing import svg_of
 
 WIDTH_INCHES = 7.6
 INCHES_A_RUNG = 0.34
 
-PALETTE = Palette(
-    step=("#0969da", "#58a6ff"), saved=("#cfe3fb", "#173a66"), lost=("#cf222e", "#f85149")
-)
+STEP, SAVED, LOST = "#0969da", "#cfe3fb", "#cf222e"
 
 
 def waterfall_svg(rungs: Sequence[Mapping[str, Any]], title: str) -> str:
@@ -35,7 +35,7 @@ def waterfall_svg(rungs: Sequence[Mapping[str, Any]], title: str) -> str:
         axes.set_title(title, loc="left", fontsize=9.5)
 
     size = WIDTH_INCHES, INCHES_A_RUNG * len(rungs) + 0.9
-    return PALETTE.draw(draw, size=size, font_size=9, salt=title)
+    return svg_of(draw, size=size, font_size=9, salt=title)
 
 
 def _draw(axes: Axes, rungs: Sequence[Mapping[str, Any]]) -> None:
@@ -43,13 +43,13 @@ def _draw(axes: Axes, rungs: Sequence[Mapping[str, Any]]) -> None:
     longest = max(times)
     before: float | None = None
     for place, time in enumerate(times):
-        axes.barh(place, time, color=PALETTE["step"], height=0.7)
+        axes.barh(place, time, color=STEP, height=0.7)
         label, end = f"{time:.3g} ms", time
         if before is not None:
             if before > time:
-                axes.barh(place, before - time, left=time, color=PALETTE["saved"], height=0.7)
+                axes.barh(place, before - time, left=time, color=SAVED, height=0.7)
             else:
-                axes.barh(place, time - before, left=before, color=PALETTE["lost"], height=0.7)
+                axes.barh(place, time - before, left=before, color=LOST, height=0.7)
             end = max(time, before)
             label += f"  {100 * (time / before - 1):+.0f} %"
         axes.text(end + 0.01 * longest, place, label, va="center", fontsize=8)
@@ -58,4 +58,4 @@ def _draw(axes: Axes, rungs: Sequence[Mapping[str, Any]]) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0, 1.22 * longest)
     axes.set_xlabel("ms of a decode step; pale: saved against the rung above, red: lost")
-    PALETTE.quieten(axes, grid="x")
+    quieten(axes, grid="x")
