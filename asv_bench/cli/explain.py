@@ -82,7 +82,7 @@ def _compared(
     subject: DeclaredSubject, ends: Sequence[tuple[str, Commit]], files: TableFiles
 ) -> Path:
     """Compare the two as `compare` does; where the record is."""
-    beside = TableFiles(record=STANDARD_OUTPUT if STANDARD_OUTPUT in files else None)
+    beside = TableFiles(record=STANDARD_OUTPUT if files.console.stderr else None)
     comparing = Comparing(subject, ends, ComparisonPlan(), beside, MeasuringOptions(anyway=True))
     code = comparing.settle()
     if code is ExitCode.INTERRUPTED:

@@ -166,7 +166,7 @@ def peers(
         table = speed_table(rows, title)
         files.show(table, rest_table(rows))
         if svg is not None:
-            write_text(svg, drawn(table), suffix=".svg")
+            write_text(svg, drawn(table))
         files.console.print(f"record: {path}")
     if not any(row["engine"] != KVTRAIL for row in rows):
         raise MeasurementFailed("no peer gave a figure: see the sentences above.")

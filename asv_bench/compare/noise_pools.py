@@ -66,7 +66,7 @@ class NoisePools:
         for name, added in differences.items():
             pool = [*self._differences.get(name, []), *added]
             self._differences[name] = pool[-POOL_SIZE:]
-        write_text(self.path, json.dumps(self._differences) + "\n", suffix=".json")
+        write_text(self.path, json.dumps(self._differences) + "\n")
 
 
 def _parsed(content: dict[str, Any]) -> dict[str, list[float]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,6 @@ from asv_bench.errors import MeasurementFailed, Refused
 STANDARD_OUTPUT = Path("-")
 """The name that stands for standard output."""
 _TEXT: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
-
-
-class WrittenElsewhere(MeasurementFailed):
-    """A file could not be written where it was to be; the message says where it is instead."""
 
 
 def require_writable(*paths: Path | None) -> None:
@@ -38,21 +32,20 @@ def require_writable(*paths: Path | None) -> None:
             ) from None
 
 
-def write_text(path: Path, text: str, *, suffix: str = ".txt") -> Path:
+def write_text(path: Path, text: str) -> Path:
     """Write a file in one piece: a reader sees the old text or the new, never half of it.
 
     What is no regular file, such as a pipe or a device, is written to as it stands. Missing folders
     are made, and "-" is standard output.
 
-    Raises WrittenElsewhere if the file could not be written. The text is elsewhere then, in a file
-    with `suffix` if `path` has none.
+    Raises MeasurementFailed if the file could not be written. The text is in a temporary file then,
+    which the message names.
     """
     try:
         _write(path, text)
     except (OSError, RuntimeError) as error:
-        raise WrittenElsewhere(
-            f"{path} could not be written: {_reason(error)}. "
-            f"{_rescued(text, path.stem, path.suffix or suffix)}"
+        raise MeasurementFailed(
+            f"{path} could not be written: {_reason(error)}. {_rescued(text, path)}"
         ) from None
     return path
 
@@ -81,33 +74,27 @@ def _write(path: Path, text: str) -> None:
     if path == STANDARD_OUTPUT:
         sys.stdout.write(text)
         sys.stdout.flush()
-    elif _is_special(path):
+        return
+    if _is_special(path):
         path.write_text(text, **_TEXT)
-    else:
-        # Through a symbolic link, as any other program writes.
-        target = path.resolve()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _place(target.parent, f".{target.name}.", "", text, target)
-
-
-def _place(folder: Path, prefix: str, suffix: str, text: str, target: Path | None = None) -> str:
-    """Write a new file, and put it in the place of a target; where it is. Else nothing is left."""
+        return
+    # Through a symbolic link, as any other program writes.
+    target = path.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
-        "w", dir=folder, prefix=prefix, suffix=suffix, delete=False, **_TEXT
+        "w", dir=target.parent, prefix=f".{target.name}.", delete=False, **_TEXT
     ) as file:
         try:
             file.write(text)
             file.flush()
-            if target is not None:
-                # Temporary files are private; a report is as readable as any other file.
-                umask = os.umask(0)
-                os.umask(umask)
-                os.chmod(file.name, 0o666 & ~umask)
-                os.replace(file.name, target)
+            # Temporary files are private; a report is as readable as any other file.
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(file.name, 0o666 & ~umask)
+            os.replace(file.name, target)
         except BaseException:
             os.unlink(file.name)
             raise
-    return file.name
 
 
 def _is_special(path: Path) -> bool:
@@ -115,21 +102,17 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def _rescued(text: str, stem: str, suffix: str) -> str:
-    """Keep a text in any other place; a sentence that says where."""
-    for folder in _other_folders():
-        with suppress(OSError):
-            name = _place(folder, f"kvtrail-{stem}-", suffix, text)
-            return f"What it was to hold is in {name} instead."
-    return "Nor could any other folder be written, so that what it was to hold is lost."
-
-
-def _other_folders() -> Iterator[Path]:
-    with suppress(OSError):
-        yield Path(tempfile.gettempdir())
-    yield Path("/dev/shm")
-    with suppress(RuntimeError):
-        yield Path.home()
+def _rescued(text: str, path: Path) -> str:
+    """Keep a text where temporary files are; a sentence that says where."""
+    begun = f"kvtrail-{path.stem}-"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix=begun, suffix=path.suffix, delete=False, **_TEXT
+        ) as file:
+            file.write(text)
+    except OSError:
+        return "Nor could a temporary file, so that what it was to hold is lost."
+    return f"What it was to hold is in {file.name} instead."
 
 
 def _reason(error: OSError | RuntimeError) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from asv_bench import __version__
 from asv_bench.git.repository import WORKING_TREE, Commit
@@ -22,50 +22,63 @@ from asv_bench.process.machine import MachineFacts
 
 LIMIT = 65_000
 """Characters; GitHub takes 65,536 in one comment."""
-_LONGEST_LINE = 600
 _MOST_REMARKS = 30
 _FILES = ("--json", "--markdown", "--csv")
 _HOW = ("--resume", "--fresh", "--quiet", "-q", "--verbose", "-v")
 
 
-@dataclass(frozen=True, slots=True)
-class IssueText:
-    """The parts of such a text, in their order; all but tables are plain text."""
+def issue_text(
+    heading: str,
+    commits: str,
+    tables: Sequence[Table],
+    remarks: Sequence[str],
+    environment: Mapping[str, str],
+    command: str,
+) -> str:
+    """The Markdown of an answer, of at most `LIMIT` characters.
 
-    heading: str  # the answer in a line
-    commits: str  # what it is about, as `described` and the like say it, in Markdown
-    # Figures; rows that matter least stand last, and are left out first where there is no room.
-    # Captions are printed small.
-    tables: Sequence[Table]
-    remarks: Sequence[str]  # sentences without which the figures would be misunderstood
-    environment: Mapping[str, str]  # facts by their name
-    command: str  # what repeats the measurement, see `repeating`
-
-    def render(self) -> str:
-        """The Markdown, of at most `LIMIT` characters."""
-        rows = max((len(table.rows) for table in self.tables), default=0)
-        while len(text := self._with_rows(rows)) > LIMIT and rows:
-            # In proportion, and always fewer.
-            rows = min(rows - 1, rows * LIMIT // len(text))
-        return text[:LIMIT]
-
-    def _with_rows(self, count: int) -> str:
-        parts = [f"### {_line(self.heading)}", self.commits]
-        for table in self.tables:
-            shown = replace(table, rows=table.rows[:count], title="", caption="")
-            parts.append(shown.to_markdown().rstrip("\n"))
+    Parameters
+    ----------
+    heading
+        The answer in a line.
+    commits
+        What it is about, in Markdown, as `described` says it.
+    tables
+        Figures; rows that matter least stand last, and are left out where there is no room.
+        Captions are printed small.
+    remarks
+        Sentences without which the figures would be misunderstood.
+    environment
+        Facts by their name.
+    command
+        What repeats the measurement, see `repeating`.
+    """
+    listed = [f"- {_line(one)}" for one in dict.fromkeys(remarks)]
+    if left := len(listed[_MOST_REMARKS:]):
+        listed[_MOST_REMARKS:] = [f"- Left out here: {left} more."]
+    captions = dict.fromkeys(table.caption for table in tables if table.caption)
+    facts = [f"- {name}: {_line(fact)}" for name, fact in environment.items() if fact]
+    end = [
+        *(["\n".join(listed)] if listed else []),
+        *(f"<sub>{inline(caption)}</sub>" for caption in captions),
+        "To repeat it:",
+        fenced(command, "sh"),
+        "\n".join(("<details><summary>Environment</summary>", "", *facts)),
+        "</details>\n",
+    ]
+    count = max((len(table.rows) for table in tables), default=0)
+    while True:
+        shown: list[str] = []
+        for table in tables:
+            part = replace(table, rows=table.rows[:count], title="", caption="")
+            shown.append(part.to_markdown().rstrip("\n"))
             if left := len(table.rows[count:]):
-                parts.append(f"{left} more row{'s' if left > 1 else ''} in the record.")
-        remarks = [f"- {_line(one)}" for one in dict.fromkeys(self.remarks)]
-        if left := len(remarks[_MOST_REMARKS:]):
-            remarks[_MOST_REMARKS:] = [f"- Left out here: {left} more."]
-        captions = dict.fromkeys(table.caption for table in self.tables if table.caption)
-        facts = [f"- {name}: {_line(fact)}" for name, fact in self.environment.items() if fact]
-        parts += ["\n".join(remarks)] if remarks else []
-        parts += [f"<sub>{inline(caption)}</sub>" for caption in captions]
-        parts += ["To repeat it:", fenced(self.command, "sh")]
-        parts.append("\n".join(("<details><summary>Environment</summary>", "", *facts)))
-        return "\n\n".join([*parts, "</details>"]) + "\n"
+                shown.append(f"{left} more row{'s' if left > 1 else ''} in the record.")
+        text = "\n\n".join((f"### {_line(heading)}", commits, *shown, *end))
+        if len(text) <= LIMIT or not count:
+            return text[:LIMIT]
+        # In proportion, and always fewer.
+        count = min(count - 1, count * LIMIT // len(text))
 
 
 def place_of(machine: MachineFacts, devices: Sequence[str]) -> str:
@@ -130,7 +143,7 @@ def repeating(arguments: Sequence[str], names: Mapping[str, tuple[str, ...]]) ->
     return shlex.join(words_without_secrets(["kvtrail", *kept, *given[end:]]))
 
 
-def _line(text: str, longest: int = _LONGEST_LINE) -> str:
+def _line(text: str, longest: int = 600) -> str:
     """Text in one line that is not too long."""
     line = " ".join(text.split())
     return inline(line if len(line) <= longest else f"{line[: longest - 1]}…")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,58 +19,40 @@ class Progress:
 
     On a terminal that is a bar, drawn only when something has happened: drawing while something is
     measured would be measured too. Elsewhere it is a plain line at the beginning, and then one
-    every half minute at most. `total` is None where it is not known yet. Where other processes do
-    the work (`is_apart`), a thread prints the line also when nothing has happened.
+    every half minute at most. `total` is None where it is not known yet.
     """
 
     def __init__(
-        self,
-        console: Console,
-        what: str,
-        total: int | None = None,
-        unit: str = "processes",
-        *,
-        is_apart: bool = True,
+        self, console: Console, what: str, total: int | None = None, unit: str = "processes"
     ) -> None:
         self._console, self._what, self._total, self._unit = console, what, total, unit
         self._is_quiet = verbosity() is Verbosity.QUIET
         self._done = 0
-        # From where on what takes time is what is counted: the time, and how many were done then.
+        # When the first of those that are counted was done, and how many were done then.
         self._since: tuple[float, int] | None = None
         self._seconds_left: float | None = None
         self._preparing = ""
-        self._lock = threading.RLock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True) if is_apart else None
-        self._bar: rich_progress.Progress | None = None
-        if console.is_terminal and not self._is_quiet:
-            self._bar = rich_progress.Progress(
-                rich_progress.BarColumn(bar_width=20),
-                rich_progress.TextColumn("{task.description}"),
-                console=console,
-                auto_refresh=False,
-                transient=True,
-            )
-            self._task = self._bar.add_task(what, total=total)
+        self._bar = rich_progress.Progress(
+            rich_progress.BarColumn(bar_width=20),
+            rich_progress.TextColumn("{task.description}", markup=False),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=self._is_quiet or not console.is_terminal,
+        )
+        self._task = self._bar.add_task(what, total=total)
 
     def __enter__(self) -> Progress:
         self._begun = self._said_at = time.monotonic()
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.start()
         counted = "" if self._total is None else f": {self._total} {self._unit}"
         self._tell(f"{self._what}{counted}")
-        if self._thread is not None:
-            self._thread.start()
         _shown.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         _shown.remove(self)
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def show(
         self,
@@ -86,21 +67,18 @@ class Progress:
         `seconds_left` is how long the rest takes, where the caller knows better than by the mean of
         those done.
         """
-        with self._lock:
-            now = time.monotonic()
-            if done == 0:
-                self._since = (now, 0)
-            elif self._done == 0:
-                # What comes before the first, such as compiling, says nothing of the others. Where
-                # it is not known when that was over, the first says nothing either. All but one
-                # may be those of an earlier run.
-                self._since = (self._since[0], done - 1) if self._since else (now, done)
-            self._done = done
-            self._what = what or self._what
-            self._total = total or self._total
-            self._seconds_left = seconds_left
-            self._preparing = ""
-            self._tell()
+        if done == 0:
+            self._since = None
+        elif self._since is None:
+            # What comes before the first, such as compiling, says nothing of the others, and all
+            # before it may be those of an earlier run.
+            self._since = (time.monotonic(), done)
+        self._done = done
+        self._what = what or self._what
+        self._total = total or self._total
+        self._seconds_left = seconds_left
+        self._preparing = ""
+        self._tell()
 
     def advance(self, what: str | None = None) -> None:
         """Say that one more is done."""
@@ -123,17 +101,11 @@ class Progress:
 
     def prepare(self, what: str) -> None:
         """Say what is prepared; "": that is over."""
-        with self._lock:
-            self._preparing = what
-            if not what and self._done == 0:
-                self._since = (time.monotonic(), 0)
-            if self._bar is not None:
-                self._tell()
+        self._preparing = what
+        self._tell()
 
     def _line(self) -> str:
         gone = f"{clock(time.monotonic() - self._begun)} gone"
-        if self._preparing and self._done == 0:
-            return f"{self._preparing}: {gone}"
         count = str(self._done) if self._total is None else f"{self._done} of {self._total}"
         counted = f"{count} {self._unit}" if self._done or self._total else ""
         parts = (counted, gone, self.left())
@@ -141,21 +113,19 @@ class Progress:
 
     def _tell(self, line: str = "") -> None:
         """Draw the bar; or print this line, or else the usual one where the last was long ago."""
-        if self._bar is not None:
-            done, total = self._done, self._total
+        if not self._bar.disable:
             self._bar.update(
-                self._task, refresh=True, completed=done, total=total, description=self._line()
+                self._task,
+                refresh=True,
+                completed=self._done,
+                total=self._total,
+                description=self._line(),
             )
         elif line or time.monotonic() - self._said_at >= SECONDS_BETWEEN_LINES:
             self._said_at = time.monotonic()
             if not self._is_quiet:
                 said = line or self._line()
                 self._console.print(said, markup=False, highlight=False, soft_wrap=True)
-
-    def _beat(self) -> None:
-        while not self._over.wait(SECONDS_BETWEEN_LINES):
-            with self._lock:
-                self._tell()
 
 
 _shown: list[Progress] = []

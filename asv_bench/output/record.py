@@ -138,7 +138,7 @@ def require_places(record: Path | None, *beside: Path | None) -> None:
 def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
     """Write JSON in one piece; figures that are not finite become null."""
     text = json.dumps(finite(content), indent=indent, allow_nan=False)
-    write_text(path, f"{text}\n", suffix=".json")
+    write_text(path, f"{text}\n")
 
 
 def finite(value: Any) -> Any:

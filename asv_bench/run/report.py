@@ -66,7 +66,7 @@ def measure_and_report(settings: Settings) -> None:
     name = settings.workload.name
     total = len(settings.modes) * (flags.warmup_runs + flags.repeat_runs)
     what = f"{name}, {threads_text(record.threads)}: building the engine"
-    with Progress(console, what, total, "runs", is_apart=False) as progress:
+    with Progress(console, what, total, "runs") as progress:
         measurement = Measurement(settings)
         record.results["engine"] = measurement.engine_facts()
         record.threads = measurement.engine_threads

@@ -28,7 +28,7 @@ from asv_bench.measure.samples import CommitUnusable
 from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.issue_text import IssueText, environment_of, repeating
+from asv_bench.output.issue_text import environment_of, issue_text, repeating
 from asv_bench.output.record import WORKPLACE, Record, command_line
 from asv_bench.output.table import Table
 from asv_bench.output.table_files import TableFiles
@@ -226,9 +226,9 @@ class Session(ABC):
         remarks: Sequence[str],
         names: Mapping[str, tuple[str, ...]],  # words in place of names that move, see `repeating`
     ) -> str:
-        """The answer as text for an issue or a pull request, see `IssueText`."""
+        """The answer as text for an issue or a pull request, see `issue_text`."""
         command = repeating(sys.argv[1:], names)
-        return IssueText(heading, commits, tables, remarks, self._environment(), command).render()
+        return issue_text(heading, commits, tables, remarks, self._environment(), command)
 
     def _environment(self) -> dict[str, str]:
         """The facts that the figures depend on."""

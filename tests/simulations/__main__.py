@@ -82,7 +82,7 @@ def _done(
     """What the parts of each case come to."""
     done: list[list[Any]] = []
     with (
-        Progress(files.console, "simulating", len(parts), "cases", is_apart=False) as progress,
+        Progress(files.console, "simulating", len(parts), "cases") as progress,
         ProcessPoolExecutor(workers) as pool,
     ):
         # All at once, so that no process waits for the last part of a case.

@@ -62,7 +62,7 @@ def test_a_quiet_command_shows_no_progress() -> None:
     for wanted in (Verbosity.QUIET, Verbosity.NORMAL):
         set_verbosity(wanted)
         file = io.StringIO()
-        with Progress(Console(file=file), "measuring", 3, is_apart=False) as progress:
+        with Progress(Console(file=file), "measuring", 3) as progress:
             progress.advance()
         shown[wanted] = file.getvalue()
     assert shown == {Verbosity.QUIET: "", Verbosity.NORMAL: "measuring: 3 processes\n"}

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from asv_bench.git.repository import Commit
-from asv_bench.output.issue_text import LIMIT, IssueText, described, lasting_names, repeating
+from asv_bench.output.issue_text import LIMIT, described, issue_text, lasting_names, repeating
 from asv_bench.output.table import Column, Table
 
 COLUMNS = (Column("name", "name", kind="name"), Column("value", "value"))
@@ -17,14 +17,14 @@ def text_of(rows: int, remarks: int, command: str = "kvtrail compare a b") -> st
     table = Table(
         COLUMNS, [(f"row {number} " + 60 * "x", number) for number in range(rows)], "", "what * is"
     )
-    return IssueText(
+    return issue_text(
         heading="step: slower (+2.00 %)",
         commits="**b** against **a**",
         tables=[table],
         remarks=[f"remark {number} of <b>" + 2000 * "y" for number in range(remarks)],
         environment={"machine": "a CPU", "system": ""},
         command=command,
-    ).render()
+    )
 
 
 def test_all_parts_are_there_and_no_text_is_markup() -> None:
@@ -49,14 +49,14 @@ def test_all_parts_are_there_and_no_text_is_markup() -> None:
 )
 def test_nobody_is_called_by_a_commit_or_a_command(call: str) -> None:
     told = f"Fixes {call}, closes {call}"
-    text = IssueText(
+    text = issue_text(
         heading=told,
         commits=described(Commit("a" * 40, told)),
         tables=[Table(COLUMNS, [(told, 1)], "", told)],
         remarks=[told],
         environment={"measured": told},
         command=f"kvtrail compare a b -- {told!r}",
-    ).render()
+    )
     before, fence, command, after = re.split(r"^(```+)sh\n(.*)\n\1$", text, flags=re.M)
     assert told in command
     assert fence not in command

@@ -1,9 +1,8 @@
-"""Progress: a bar on a terminal, lines elsewhere, with the time that is left, and never silence."""
+"""Progress: a bar on a terminal, lines elsewhere, with the time that is left."""
 
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -27,13 +26,13 @@ class Clock:
 
 @contextmanager
 def shown(
-    total: int | None, *, is_terminal: bool = False, is_apart: bool = False
+    total: int | None, *, is_terminal: bool = False
 ) -> Iterator[tuple[Progress, io.StringIO, Clock]]:
     file, now = io.StringIO(), Clock()
     console = Console(file=file, force_terminal=is_terminal, width=120)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "time", SimpleNamespace(monotonic=now))
-        with Progress(console, "measuring", total, "runs", is_apart=is_apart) as progress:
+        with Progress(console, "measuring", total, "runs") as progress:
             yield progress, file, now
 
 
@@ -53,46 +52,17 @@ def test_without_a_terminal_a_line_comes_at_once_and_then_every_half_minute_at_m
 
 
 def test_what_comes_before_the_first_or_was_kept_says_nothing_of_the_rest() -> None:
-    with shown(11) as (progress, _, now):
-        now.at += 500.0  # compiling
-        progress.advance()
-        now.at += 10.0
-        progress.advance()
-        assert progress.left() == "about 1:30 left"
-    with shown(30) as (progress, _, now):
-        with doing("warming up"):
-            now.at += 50.0
-        now.at += 10.0
+    with shown(31) as (progress, file, now):
+        now.at += 500.0
+        with doing("compiling"):
+            assert file.getvalue().splitlines()[-1] == "compiling: 0 of 31 runs, 8:20 gone"
         progress.show(21)
+        now.at += 10.0
+        progress.advance()
         assert progress.left() == "about 1:30 left"
         # Who knows how long the rest takes says so.
-        progress.show(22, seconds_left=600.0)
+        progress.show(23, seconds_left=600.0)
         assert progress.left() == "about 10:00 left"
-
-
-@pytest.mark.parametrize(
-    ("what", "line"),
-    [("", "measuring: 0 of 3 runs, 0:00 gone"), ("setting up 1a2b", "setting up 1a2b: 0:00 gone")],
-)
-def test_a_long_process_is_not_silent_and_no_setup_is_called_measuring(
-    monkeypatch: pytest.MonkeyPatch, what: str, line: str
-) -> None:
-    """Nothing happens for as long as it runs, and yet lines come."""
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.02)
-    file = io.StringIO()
-    with Progress(Console(file=file, width=120), "measuring", 3, "runs"), doing(what):
-        deadline = time.monotonic() + 120
-        while file.getvalue().count("\n") < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
-    first, second, _, *_ = file.getvalue().splitlines()
-    assert (first, second) == ("measuring: 3 runs", line)
-
-
-def test_a_process_that_measures_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.01)
-    with shown(3) as (_, file, _now):
-        time.sleep(0.1)
-    assert file.getvalue() == "measuring: 3 runs\n"
 
 
 def test_a_terminal_has_a_bar_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +77,10 @@ def test_a_terminal_has_a_bar_with_the_time_left(monkeypatch: pytest.MonkeyPatch
 def test_a_total_may_come_later_and_a_name_may_change() -> None:
     with shown(None) as (progress, file, now):
         assert file.getvalue() == "measuring\n"
-        progress.name("finding")
-        now.at += 31.0
         progress.show(1, "running", total=4)
-    assert file.getvalue().splitlines()[-1] == "running: 1 of 4 runs, 0:31 gone, about 1:33 left"
+        now.at += 31.0
+        progress.advance()
+    assert file.getvalue().splitlines()[-1] == "running: 2 of 4 runs, 0:31 gone, about 1:02 left"
 
 
 def test_a_clock() -> None:
