@@ -23,62 +23,43 @@ from asv_bench.process.machine import MachineFacts
 LIMIT = 65_000
 """Characters; GitHub takes 65,536 in one comment."""
 _MOST_REMARKS = 30
+_MORE = "\n\nMore rows are in the record."
 _FILES = ("--json", "--markdown", "--csv")
 _HOW = ("--resume", "--fresh", "--quiet", "-q", "--verbose", "-v")
 
 
 def issue_text(
-    heading: str,
-    commits: str,
+    heading: str,  # the answer in a line
+    commits: str,  # what it is about, as `described` and the like say it, in Markdown
+    # Figures; the rows that stand last are left out first where there is no room. Captions are
+    # printed small.
     tables: Sequence[Table],
-    remarks: Sequence[str],
-    environment: Mapping[str, str],
-    command: str,
+    remarks: Sequence[str],  # sentences without which the figures would be misunderstood
+    environment: Mapping[str, str],  # facts by their name
+    command: str,  # what repeats the measurement, see `repeating`
 ) -> str:
-    """The Markdown of an answer, of at most `LIMIT` characters.
-
-    Parameters
-    ----------
-    heading
-        The answer in a line.
-    commits
-        What it is about, in Markdown, as `described` says it.
-    tables
-        Figures; rows that matter least stand last, and are left out where there is no room.
-        Captions are printed small.
-    remarks
-        Sentences without which the figures would be misunderstood.
-    environment
-        Facts by their name.
-    command
-        What repeats the measurement, see `repeating`.
-    """
+    """The Markdown of an answer, of at most `LIMIT` characters; all but tables are plain text."""
     listed = [f"- {_line(one)}" for one in dict.fromkeys(remarks)]
     if left := len(listed[_MOST_REMARKS:]):
         listed[_MOST_REMARKS:] = [f"- Left out here: {left} more."]
     captions = dict.fromkeys(table.caption for table in tables if table.caption)
     facts = [f"- {name}: {_line(fact)}" for name, fact in environment.items() if fact]
-    end = [
-        *(["\n".join(listed)] if listed else []),
+    after = [
+        "\n".join(listed),
         *(f"<sub>{inline(caption)}</sub>" for caption in captions),
         "To repeat it:",
         fenced(command, "sh"),
         "\n".join(("<details><summary>Environment</summary>", "", *facts)),
         "</details>\n",
     ]
-    count = max((len(table.rows) for table in tables), default=0)
-    while True:
-        shown: list[str] = []
-        for table in tables:
-            part = replace(table, rows=table.rows[:count], title="", caption="")
-            shown.append(part.to_markdown().rstrip("\n"))
-            if left := len(table.rows[count:]):
-                shown.append(f"{left} more row{'s' if left > 1 else ''} in the record.")
-        text = "\n\n".join((f"### {_line(heading)}", commits, *shown, *end))
-        if len(text) <= LIMIT or not count:
-            return text[:LIMIT]
-        # In proportion, and always fewer.
-        count = min(count - 1, count * LIMIT // len(text))
+    before = f"### {_line(heading)}\n\n{commits}"
+    end = "\n\n".join(filter(None, after))
+    bare = [replace(table, title="", caption="").to_markdown().rstrip() for table in tables]
+    figures = "\n\n".join(bare)
+    room = LIMIT - len(before) - len(end) - 4
+    if len(figures) > room:
+        figures = figures[: room - len(_MORE)].rpartition("\n")[0] + _MORE
+    return "\n\n".join(filter(None, (before, figures, end)))[:LIMIT]
 
 
 def place_of(machine: MachineFacts, devices: Sequence[str]) -> str:

@@ -70,11 +70,9 @@ def test_nobody_is_called_by_a_commit_or_a_command(call: str) -> None:
 @pytest.mark.parametrize(("rows", "remarks"), [(5000, 0), (5000, 500)])
 def test_what_is_too_long_loses_rows_and_keeps_the_command(rows: int, remarks: int) -> None:
     text = text_of(rows, remarks)
-    assert LIMIT // 2 < len(text) <= LIMIT
-    shown = text.count("\n| row ")
+    assert LIMIT - 100 < len(text) <= LIMIT
     assert "| row 0 " in text
-    if shown < rows:
-        assert f"{rows - shown} more rows in the record." in text
+    assert f"| {text.count(chr(10) + '| row ') - 1} |\n\nMore rows are in the record." in text
     if remarks:
         assert f"- Left out here: {remarks - 30} more." in text
     assert text.endswith("- machine: a CPU\n\n</details>\n")
