@@ -71,7 +71,7 @@ def compare() -> int:
         old.unlink(missing_ok=True)
     try:
         base, head = ends()
-        words = [os.environ["KVTRAIL"], "--quiet", "compare", base, head, *options()]
+        words = [os.environ["KVTRAIL"], "compare", "--quiet", base, head, *options()]
     except Unfit as error:
         code, said = 2, str(error)
     else:

@@ -1,9 +1,10 @@
-"""Every command: where it stands in the help, and whether it keeps other sessions away."""
+"""Every command: where it stands in the help, and how it gets along with other sessions."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,9 +15,7 @@ from typer.core import TyperGroup
 
 from asv_bench import __version__
 from asv_bench.errors import Interrupted
-from asv_bench.git.trees import WorkingTree, working_tree
 from asv_bench.output.console import Verbosity, set_verbosity
-from asv_bench.output.record import REPOSITORY
 from asv_bench.session.exit_codes import exit_codes_text
 from asv_bench.session.grouped import grouped
 
@@ -59,19 +58,14 @@ EXAMPLES = {
 """What follows `kvtrail`, by the command's name. Behind a # stands what it does."""
 
 
-_MORE_OR_LESS = ("--quiet", "-q", "--verbose", "-v")
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-_Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show each pair as it is measured.")
-]
-
-
 @dataclass(frozen=True)
 class _Saying:
-    """How much is said; the program takes it before a command's name, too."""
+    """How much is said: options of every command."""
 
-    quiet: _Quiet = False
-    verbose: _Verbose = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show each pair as it is measured.")
+    ] = False
 
     def __post_init__(self) -> None:
         if self.quiet and self.verbose:
@@ -112,16 +106,17 @@ class Command:
                 full = f"{self.name} {own.name}"
                 own.epilog = examples_text(full if full in EXAMPLES else self.name, own.name)
             app.add_typer(group, name=self.name, rich_help_panel=self.panel)
-            return
-        paragraphs = (inspect.getdoc(body) or "").split("\n\n")
-        app.command(
-            self.name,
+        else:
             # A terminal breaks the lines anew.
-            help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
-            rich_help_panel=self.panel,
-            hidden=hidden,
-            epilog=examples_text(self.name),
-        )(grouped(body, _Saying))
+            text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(body) or "")
+            add = app.command(
+                self.name,
+                help=text,
+                rich_help_panel=self.panel,
+                hidden=hidden,
+                epilog=examples_text(self.name),
+            )
+            add(grouped(body, _Saying))
 
 
 CALIBRATE = Command("calibrate", "cli.calibrate:calibrate", COMMITS, is_for_any=True)
@@ -149,7 +144,7 @@ LAB_COMMANDS = (
     Command("roofline", "cli.roofline:run", LAB, is_alone=True),
     Command("ladder", "studies.ladder.command:run", LAB, is_alone=True),
 )
-"""`lab VERB`; VERB alone is a hidden alias."""
+"""`lab VERB`."""
 _BY_NAME = {command.name: command for command in (*COMMANDS, *LAB_COMMANDS)}
 
 
@@ -180,47 +175,34 @@ def build_app(name: str = "") -> typer.Typer:
     for command in COMMANDS:
         if name in ("", command.name):
             command.add_to(app)
-    for command in LAB_COMMANDS:
+    for command in (*LAB_COMMANDS, CALIBRATE):
         if name in ("", command.name):
-            command.add_to(lab)
-            # The short name of earlier versions.
-            command.add_to(app, hidden=True)
-    if name in ("", CALIBRATE.name):
-        # Its name of earlier versions.
-        CALIBRATE.add_to(lab, hidden=True)
+            command.add_to(lab, hidden=command is CALIBRATE)
     app.add_typer(lab, rich_help_panel=LAB)
     return app
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The application with the one command that a command line names, or with all."""
-    words = [word for word in arguments if word not in _MORE_OR_LESS]
-    name = words[1] if words[:1] == ["lab"] and words[1:] else "".join(words[:1])
+    name = next(iter(arguments[1:] if arguments[:1] == ["lab"] else arguments), "")
     return build_app(name) if name in _BY_NAME else build_app()
 
 
 def command_of(arguments: Sequence[str]) -> Command | None:
     """The command of a command line; None where it names none."""
-    words = [word for word in arguments if not word.startswith("-")]
-    if len(words) > 1 and words[0] in ("lab", "run"):
-        # A workload is no command, unlike `run headline`.
-        words = words[1:] if words[0] == "lab" or words[1] == "headline" else words
-    return _BY_NAME.get(words[0]) if words else None
+    first, *others = [word for word in arguments if not word.startswith("-")] or [""]
+    if others and (first == "lab" or (first, others[0]) == ("run", "headline")):
+        first = others[0]
+    return _BY_NAME.get(first)
 
 
 def _print_version(is_wanted: bool) -> None:
-    if not is_wanted:
-        return
-    tree = working_tree(REPOSITORY) if (REPOSITORY / "noxfile.py").is_file() else WorkingTree(None)
-    changed = ", with changes" if tree.dirty else ""
-    commit = f" (commit {tree.commit[:9]}{changed})" if tree.commit else ""
-    typer.echo(f"kvtrail {__version__}{commit}")
-    raise typer.Exit
+    if is_wanted:
+        typer.echo(f"kvtrail {__version__}")
+        raise typer.Exit
 
 
-@grouped
 def _global_options(
-    saying: _Saying,
     version: Annotated[
         bool,
         typer.Option(

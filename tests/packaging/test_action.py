@@ -171,13 +171,13 @@ def test_the_base_is_where_the_branch_left_and_inputs_are_words(runner: Runner) 
     words = asked_in(
         runner.step("compare", **inputs, INPUT_ARGUMENTS="--quick --devices '0,1'"),
     )
-    assert words[:4] == ["--quiet", "compare", runner.fork, runner.head]
+    assert words[:4] == ["compare", "--quiet", runner.fork, runner.head]
     assert words[words.index("--gate") :] == [
         *("--gate", "slower,inconclusive", "--margin", "2", "--metric", "tpot"),
         *("--metric", "ttft ms", "--quick", "--devices", "0,1"),
     ]
     done = runner.step("compare", INPUT_BASE="v1", INPUT_HEAD="topic")
-    assert asked_in(done)[1:4] == ["compare", "v1", "topic"]
+    assert asked_in(done)[2:4] == ["v1", "topic"]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_merge_queue_is_compared_with_what_it_goes_on(runner: Runner) -> None:
     group = {"base_sha": runner.main, "head_sha": runner.head, "head_ref": "gh-readonly-queue/x"}
     runner.happened(json.dumps({"action": "checks_requested", "merge_group": group}))
     words = asked_in(runner.step("compare", GITHUB_SHA=runner.head))
-    assert words[1:4] == ["compare", runner.fork, runner.head]
+    assert words[2:4] == [runner.fork, runner.head]
     assert "nothing to comment on" in runner.step("comment", MARKDOWN="none").stdout
 
 

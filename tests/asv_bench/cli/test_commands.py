@@ -44,30 +44,28 @@ def test_the_help_lists_users_verbs_and_exit_codes_and_the_labs_apart() -> None:
     assert all(f" {command.name} " in lab for command in LAB_COMMANDS)
     assert all(f" {code.value} " in text[text.index("Exit codes:") :] for code in ExitCode)
     assert text.index("Compare commits") < text.index("Develop kvtrail")
+    assert said("--version") == f"kvtrail {__version__}"
+    assert "--install-completion" in text
+    assert said("lab", "calibrate", "--help").partition("calibrate")[2] in said(
+        "calibrate", "--help"
+    )
 
 
-@pytest.mark.parametrize("name", [command.name for command in LAB_COMMANDS])
-def test_a_verb_of_the_lab_is_known_without_lab_too(name: str) -> None:
-    assert said("lab", name, "--help").partition(name)[2] == said(name, "--help").partition(name)[2]
-
-
-def test_the_version_is_that_of_the_project_and_completion_is_offered() -> None:
-    commit = r"( \(commit [0-9a-f]{9}(, with changes)?\))?"
-    assert re.fullmatch(rf"kvtrail {re.escape(__version__)}{commit}", said("--version"))
-    assert "--install-completion" in said("--help")
-
-
-def test_a_quiet_command_shows_no_progress() -> None:
-    shown: dict[Verbosity, str] = {}
-    for wanted in (Verbosity.QUIET, Verbosity.NORMAL):
+@pytest.mark.parametrize("line", ["report -q", "compare A B -q", "run wide -q"])
+def test_a_quiet_command_shows_no_progress(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Verbosity] = []
+    monkeypatch.setattr(Outputs, "files", lambda self: heard.append(verbosity()))
+    for place in ("cli.report.Choice", "cli.compare.plan_of", "cli.run.settle"):
+        monkeypatch.setattr(f"asv_bench.{place}", lambda *_, **__: heard.append(verbosity()))
+    CliRunner().invoke(build_app(), line.split())
+    assert heard[0] is Verbosity.QUIET
+    for wanted, shown in ((Verbosity.QUIET, ""), (Verbosity.NORMAL, "measuring: 3 processes\n")):
         set_verbosity(wanted)
         file = io.StringIO()
         with Progress(Console(file=file), "measuring", 3) as progress:
             progress.advance()
-        shown[wanted] = file.getvalue()
-    assert shown == {Verbosity.QUIET: "", Verbosity.NORMAL: "measuring: 3 processes\n"}
-    done = CliRunner().invoke(build_app(), ["-q", "-v", "report"])
-    assert done.exit_code == ExitCode.REFUSED
+        assert file.getvalue() == shown
+    assert CliRunner().invoke(build_app(), [*line.split(), "-v"]).exit_code == ExitCode.REFUSED
 
 
 IMPORTING = """
@@ -85,7 +83,7 @@ runpy.run_module("asv_bench", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("package", ["asv_bench.errors", "rich", "typer", "asv_bench.cli.report"])
+@pytest.mark.parametrize("package", ["asv_bench.packages", "rich", "asv_bench.cli.report"])
 def test_an_interruption_of_the_imports_is_a_sentence(package: str) -> None:
     code = IMPORTING.format(package=package)
     done = subprocess.run(
@@ -118,9 +116,8 @@ def test_an_interruption_ends_with_its_own_code_and_a_sentence() -> None:
 def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Every command, but for groups, that measures or shows something, by its full name."""
     for child, one in getattr(command, "commands", {}).items():
-        if one.hidden:  # another name
-            continue
-        yield from leaves(one, f"{name} {child}".strip())
+        if not one.hidden:
+            yield from leaves(one, f"{name} {child}".strip())
     if not getattr(command, "commands", None):
         yield name, command
 
@@ -149,16 +146,7 @@ def test_verbs_that_judge_can_all_do_what_any_can(verb: str, but: Sequence[str])
     abilities = ("--resume", "--fleet", "--workload", "--margin", "--require-quiet", "--anyway")
     outputs = ("--json", "--markdown", "--csv", "--require-gpu", "--devices", "--subject")
     assert {*abilities, *outputs} - known == set(but)
-
-
-@pytest.mark.parametrize("line", ["report -q", "-q report", "compare A B -q", "run wide -q"])
-def test_quiet_stands_before_or_behind_the_verb(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Verbosity] = []
-    monkeypatch.setattr(Outputs, "files", lambda self: heard.append(verbosity()))
-    for place in ("cli.report.Choice", "cli.compare.plan_of", "cli.run.settle"):
-        monkeypatch.setattr(f"asv_bench.{place}", lambda *_, **__: heard.append(verbosity()))
-    CliRunner().invoke(build_app(), line.split())
-    assert heard[0] is Verbosity.QUIET
+    assert "Raises" not in command.help
 
 
 @pytest.mark.parametrize(
@@ -166,7 +154,6 @@ def test_quiet_stands_before_or_behind_the_verb(line: str, monkeypatch: pytest.M
     [
         (lambda folder: re.compile("("), "'(' is no regular expression: missing ), unterm", 2),
         (lambda folder: folder.read_text(), "/file: Is a directory.", 1),
-        (lambda folder: (folder / "absent").read_text(), "/file/absent: No such file or dir", 1),
         (lambda folder: (folder / "a\nb").rmdir(), "No such file or directory", 1),
     ],
 )
@@ -188,28 +175,24 @@ def test_what_a_user_can_cause_is_a_sentence(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-NO_NUMBERS = ("nan", "", "9" * 400)
-
-
 NUMBERS = "--most --max-new-tokens --prompt-len --pairs --rounds --most-pairs --margin --certain"
 
 
 @pytest.mark.parametrize("verb", ["compare", "bisect", "swap", "history", "changes", "scheduler"])
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=["nan", "empty", "digits"])
 def test_numbers_that_are_none_are_refused_by_each_option(
-    verb: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = dict(leaves(get_command(build_app())))[verb]
     known = {name for one in command.params for name in one.opts}
     taken = known & {*NUMBERS.split(), "--batch", "--null"}
     assert taken
+    given = "abcd"[: {"swap": 4, "changes": 0, "scheduler": 0}.get(verb, 2)]
     for flag in taken:
-        given = {"swap": 4, "changes": 0, "scheduler": 0}.get(verb, 2)
-        words = [verb, *"abcd"[:given]]
-        done = CliRunner().invoke(build_app(), [*words, flag, value])
-        assert done.exception is None or isinstance(done.exception, SystemExit | Refused), flag
-        assert done.exit_code in (1, 2)
+        for value in ("nan", "", "9" * 400):
+            done = CliRunner().invoke(build_app(), [verb, *given, flag, value])
+            assert done.exception is None or isinstance(done.exception, SystemExit | Refused), flag
+            assert done.exit_code in (1, 2)
 
 
 S, F, E, I, X, N = (  # noqa: E741
@@ -238,4 +221,3 @@ S, F, E, I, X, N = (  # noqa: E741
 )
 def test_exit_codes(verdicts: list[Verdict], gate: str, code: ExitCode) -> None:
     assert exit_code(verdicts, parse_gate(gate)) is code
-    assert len({int(entry) for entry in ExitCode}) == 7

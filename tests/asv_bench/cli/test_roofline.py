@@ -266,7 +266,7 @@ def test_what_cannot_be_is_refused(
     arguments: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KVTRAIL_MACHINE", "box")
-    done = CliRunner().invoke(build_app(), ["roofline", *arguments.split()])
+    done = CliRunner().invoke(build_app(), ["lab", "roofline", *arguments.split()])
     assert isinstance(done.exception, Refused)
     assert sentence in str(done.exception)
 
@@ -276,7 +276,7 @@ def test_the_command_writes_a_record_and_a_page(
 ) -> None:
     monkeypatch.setattr(command, "require_bandwidth", lambda device: Bandwidth(4e12, 1, [1.0]))
     monkeypatch.setattr(command, "trace_roofline", lambda *_: made())
-    arguments = ["roofline", "--device", "cuda", "--workloads", "scheduler", "--output"]
+    arguments = ["lab", "roofline", "--device", "cuda", "--workloads", "scheduler", "--output"]
     done = CliRunner().invoke(build_app(), [*arguments, str(tmp_path)])
     assert done.exit_code == 0, done.output + repr(done.exception)
     assert {path.name for path in tmp_path.iterdir()} == {"roofline.json", "roofline.md"}

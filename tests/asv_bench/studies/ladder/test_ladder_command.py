@@ -38,7 +38,7 @@ def processes(monkeypatch):
 
 
 def _run(*arguments):
-    done = CliRunner().invoke(build_app(), ["ladder", *map(str, arguments)])
+    done = CliRunner().invoke(build_app(), ["lab", "ladder", *map(str, arguments)])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done
