@@ -22,7 +22,7 @@ from asv_bench.history.histories import Histories
 from asv_bench.history.sessions import SessionStarts
 from asv_bench.history.standing import ANSWERS, JudgedChange, keep_answers
 from asv_bench.history.stored_changes import MachineHistory, stored_changes
-from asv_bench.pages.machine_view import Graph, Line, MachineView
+from asv_bench.pages.machine_view import Graph, MachineView
 from asv_bench.pages.site import render
 
 HERE, OTHER = "own-this", "own-other"
@@ -216,7 +216,7 @@ def made_up_page(*, benchmarks: int, commits: int) -> str:
             for place, (commit, row) in enumerate(zip(made, levels.tolist(), strict=True))
         }
         measured += figures.values()
-        graphs.append(Graph(series, "suite", f"{number}", "seconds", "", (Line(0, figures),)))
+        graphs.append(Graph(series, "suite", f"{number}", "seconds", "", {0: figures}))
     stored = MachineHistory(
         "machine",
         measured,

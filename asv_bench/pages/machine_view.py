@@ -34,17 +34,6 @@ LATELY = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One series in one environment: figures by the places of their commits, ascending.
-
-    `environment` is the place of the environment among those of the machine.
-    """
-
-    environment: int
-    figures: dict[int, Figure]
-
-
-@dataclass(frozen=True, slots=True)
 class Graph:
     """One series of one machine."""
 
@@ -53,15 +42,17 @@ class Graph:
     title: str  # which figure of it
     unit: str
     better: Better
-    lines: tuple[Line, ...] = ()  # one for each environment, the last measured at the end
-    changes: tuple[JudgedChange, ...] = ()  # in the order of places
-    verdicts: tuple[StoredVerdict, ...] = ()  # on two commits that were measured
+    # By the places of environments among those of the machine, the last measured at the end:
+    # figures by the places of their commits, ascending.
+    lines: Mapping[int, dict[int, Figure]]
+    changes: Sequence[JudgedChange] = ()  # in the order of places
+    verdicts: Sequence[StoredVerdict] = ()  # on two commits that were measured
     draft: Figure | None = None  # of a working tree that differs from its commit
 
     @property
     def measured(self) -> dict[int, Figure]:
         """The figures by their places, in the environment that was measured last."""
-        return self.lines[-1].figures if self.lines else {}
+        return [*self.lines.values()][-1] if self.lines else {}
 
     @property
     def newest(self) -> Figure | None:
@@ -92,11 +83,6 @@ class MachineView:
     graphs: Sequence[Graph]
 
     @property
-    def places(self) -> dict[str, int]:
-        """Where its commits stand, by full hash, or label."""
-        return {commit.hash: place for place, commit in enumerate(self.stored.commits)}
-
-    @property
     def environments(self) -> list[str]:
         """What sets each environment apart; of a single one, nothing."""
         return [differing(one, self.stored.environments) for one in self.stored.environments]
@@ -105,16 +91,12 @@ class MachineView:
         self, *, lately: bool
     ) -> list[tuple[Commit, list[tuple[Graph, JudgedChange]]]]:
         """The commits at which figures moved, those that are news or the others, newest first."""
-        places = self.places
-
-        def order(one: tuple[Graph, JudgedChange]) -> tuple[int, float]:
-            return -places[one[1].change.commit.hash], -abs(one[1].change.effect)
-
-        changes = sorted(
-            ((graph, one) for graph in self.graphs for one in graph.changes), key=order
+        found = [(graph, one) for graph in self.graphs for one in graph.changes]
+        found.sort(
+            key=lambda one: (self.newer[one[1].change.commit.hash], -abs(one[1].change.effect))
         )
-        by_commit = groupby(changes, key=lambda one: one[1].change.commit)
-        return [(commit, [*found]) for commit, found in by_commit if self.is_news(commit) == lately]
+        by_commit = groupby(found, key=lambda one: one[1].change.commit)
+        return [(commit, [*moved]) for commit, moved in by_commit if self.is_news(commit) == lately]
 
     def is_news(self, commit: Commit) -> bool:
         """Whether a commit is among the last ones measured."""
@@ -135,20 +117,16 @@ class MachineView:
             for _, one in found
             if one.is_bad_news
         ]
-        confirmed, doubtful = bad.count(True), bad.count(False)
-        if confirmed:
-            more = f"; {doubtful} more suspected" if doubtful else ""
-            return "bad", f"{counted(confirmed, 'regression')} confirmed {where}{more}."
-        if doubtful:
-            return "open", (
-                f"{counted(doubtful, 'change')} for the worse {where}, not confirmed by comparing."
-            )
-        return "good", f"Nothing got worse {where}."
+        if not bad:
+            return "good", f"Nothing got worse {where}."
+        confirmed, suspected = bad.count(True), bad.count(False)
+        parts = [f"{counted(confirmed, 'regression')} confirmed"] if confirmed else []
+        parts += [f"{counted(suspected, 'change')} for the worse suspected"] if suspected else []
+        return "bad" if confirmed else "open", f"{' and '.join(parts)} {where}."
 
     def ago(self, commit: Commit) -> str:
         """How many commits, or labels, are newer than one, in words."""
-        newer = self.newer[commit.hash]
-        kind = kind_of(commit.hash)
+        newer, kind = self.newer[commit.hash], kind_of(commit.hash)
         return f"{counted(newer, kind)} ago" if newer else f"the newest {kind}"
 
     @property
@@ -174,79 +152,79 @@ def machine_views(histories: Histories, complaints: list[str]) -> list[MachineVi
     views: list[MachineView] = []
     for name, facts in {**worktree.machines, **committed.machines}.items():
         stored = MachineHistory.of(name, committed, histories, complaints)
-        order = {one: n for n, one in enumerate(line or [one.hash for one in stored.commits])}
-        said = _Said(
+        series = _Series(
+            stored,
+            {one: n for n, one in enumerate(line or [one.hash for one in stored.commits])},
             read_answers(histories.folder / ANSWERS, name, complaints),
             [one for one in verdicts if one.machine.name == name],
-            order,
             acknowledged,
         )
         drafts = _newest_drafts([one for one in worktree.figures if one.machine == name])
-        series: dict[Series, list[Figure]] = {}
+        figures: dict[Series, list[Figure]] = {}
         for figure in [*stored.figures, *drafts.values()]:
-            series.setdefault(figure.series, []).append(figure)
-        graphs = [_graph(figures, stored, said, drafts) for figures in series.values()]
+            figures.setdefault(figure.series, []).append(figure)
+        graphs = [series.graph(members, drafts.get(one)) for one, members in figures.items()]
         known = {**facts, **dict(stored.environments[0] if stored.environments else ())}
         hardware = [known[key] for key in ("gpu", "cpu") if known.get(key, "none") != "none"]
-        newer = {one: len(order) - 1 - place for one, place in order.items()}
+        newer = {one: len(series.order) - 1 - place for one, place in series.order.items()}
         if graphs:
             title = hardware[0] if hardware else name
             views.append(MachineView(stored, title, newer, sorted(graphs, key=_order_of)))
     return views
 
 
-def _graph(
-    figures: Sequence[Figure], stored: MachineHistory, said: _Said, drafts: Mapping[Series, Figure]
-) -> Graph:
-    """The graph of one series."""
-    places = {commit.hash: place for place, commit in enumerate(stored.commits)}
-    lines: list[Line] = []
-    changes: list[JudgedChange] = []
-    # The environment that was measured last comes first here, and last on the graph.
-    for number, environment in reversed(list(enumerate(stored.environments))):
-        members = [figure for figure in figures if figure.environment == environment]
-        by_place = {places[one.commit]: one for one in members if one.commit in places}
-        if by_place:
-            lines.append(Line(number, dict(sorted(by_place.items()))))
-            changes += said.judged(stored.changes(members))
-    first = figures[0]
-    group, name, label = words_of(first)
-    return Graph(
-        first.series,
-        group,
-        f"{name}, {label}" if label else name,
-        first.unit,
-        first.better,
-        tuple(lines),
-        tuple(sorted(changes, key=lambda one: places[one.change.commit.hash])),
-        said.on_line(first.series, places),
-        drafts.get(first.series),
-    )
-
-
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What is said of the changes of a machine: by comparing, and by whoever lives with them."""
+class _Series:
+    """The series of a machine, with what is said of their changes."""
 
-    kept: Mapping[AnswerKey, Comparison]  # by `changes`
-    verdicts: Sequence[StoredVerdict]  # by other commands, oldest first
+    stored: MachineHistory
     order: Mapping[str, int]  # of all commits of the line, or labels
+    answers: Mapping[AnswerKey, Comparison]  # by `changes`
+    verdicts: Sequence[StoredVerdict]  # by other commands, oldest first
     acknowledged: Sequence[Acknowledgement]
 
-    def judged(self, found: Sequence[Change]) -> list[JudgedChange]:
-        """All changes of a line, with what is said of them."""
-        return [
-            JudgedChange(one, self._answer(one, found), reason_for(one, self.acknowledged))
-            for one in found
-        ]
+    def graph(self, figures: Sequence[Figure], draft: Figure | None) -> Graph:
+        """The graph of one series."""
+        places = {commit.hash: place for place, commit in enumerate(self.stored.commits)}
+        lines: dict[int, dict[int, Figure]] = {}
+        changes: list[JudgedChange] = []
+        # The environment that was measured last comes first here, and last on the graph.
+        for number, environment in reversed(list(enumerate(self.stored.environments))):
+            members = [figure for figure in figures if figure.environment == environment]
+            by_place = {places[one.commit]: one for one in members if one.commit in places}
+            if by_place:
+                lines[number] = dict(sorted(by_place.items()))
+                found = self.stored.changes(members)
+                changes += (
+                    JudgedChange(one, self._answer(one, found), reason_for(one, self.acknowledged))
+                    for one in found
+                )
+        first = figures[0]
+        group, name, label = words_of(first)
+        newest = {
+            (one.said.base, one.said.head): one
+            for one in self.verdicts
+            if one.key == first.series.name and {one.said.base, one.said.head} <= places.keys()
+        }
+        return Graph(
+            first.series,
+            group,
+            f"{name}, {label}" if label else name,
+            first.unit,
+            first.better,
+            lines,
+            sorted(changes, key=lambda one: places[one.change.commit.hash]),
+            list(newest.values()),
+            draft,
+        )
 
     def _answer(self, change: Change, found: Sequence[Change]) -> Comparison | None:
-        """What comparing said of a change.
+        """What comparing said of a change; `found` are all of its line.
 
         A comparison confirms it within the range in which it lies, or around that range where no
         other change is in between.
         """
-        kept = self.kept.get(key_of(change))
+        kept = self.answers.get(key_of(change))
         standing = Standing.REGRESSION if change.is_worse else Standing.IMPROVEMENT
         if Standing.of(kept, is_worse=change.is_worse) is standing:
             return kept
@@ -264,15 +242,6 @@ class _Said:
             if (is_within or (is_around and is_alone)) and one.is_of(change.environment):
                 return one.said
         return kept
-
-    def on_line(self, series: Series, places: Mapping[str, int]) -> tuple[StoredVerdict, ...]:
-        """The newest verdict on each two commits that were measured."""
-        newest = {
-            (one.said.base, one.said.head): one
-            for one in self.verdicts
-            if one.key == series.name and {one.said.base, one.said.head} <= places.keys()
-        }
-        return tuple(newest.values())
 
 
 def _newest_drafts(figures: Sequence[Figure]) -> dict[Series, Figure]:

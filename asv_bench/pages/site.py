@@ -23,7 +23,7 @@ from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import figure_text, spread_text
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
-from asv_bench.pages.machine_view import LATELY, Graph, Line, MachineView, machine_views
+from asv_bench.pages.machine_view import LATELY, Graph, MachineView, machine_views
 from asv_bench.process.machine import machine_facts
 
 HERE = Path(__file__).parent
@@ -187,7 +187,7 @@ def _packed(views: Sequence[MachineView], commit_url: str) -> str:
 
 
 def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
-    places = view.places
+    places = {commit.hash: place for place, commit in enumerate(view.stored.commits)}
     return {
         "key": graph.series.name,
         "group": graph.group,
@@ -195,7 +195,17 @@ def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
         "unit": graph.unit,
         "better": graph.better or "lower",
         "metric": graph.pattern,
-        "lines": [_columns(line, view) for line in graph.lines],
+        "lines": [
+            {
+                "environment": environment,
+                "places": list(line),
+                # Medians, and their lower and upper quartiles.
+                "levels": list(zip(*map(_levels, line.values()), strict=True)),
+                "processes": [len(figure.samples) for figure in line.values()],
+                "sessions": [view.stored.sessions.session_of(one) for one in line.values()],
+            }
+            for environment, line in graph.lines.items()
+        ],
         "changes": [
             {
                 "at": places[one.change.commit.hash],
@@ -213,22 +223,7 @@ def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
     }
 
 
-def _columns(line: Line, view: MachineView) -> dict[str, Any]:
-    """A line by column; failed figures are null."""
-    figures = line.figures.values()
-    values, low, high = zip(*map(_levels, figures), strict=True)
-    return {
-        "environment": line.environment,
-        "places": list(line.figures),
-        "values": values,
-        "low": low,
-        "high": high,
-        "processes": [len(figure.samples) for figure in figures],
-        "sessions": [view.stored.sessions.session_of(figure) for figure in figures],
-    }
-
-
-def _levels(figure: Figure) -> tuple[float | None, float | None, float | None]:
+def _levels(figure: Figure) -> tuple[float | None, ...]:
     """The median and the quartiles over processes: whole numbers, or five digits."""
     if figure.failed:
         return None, None, None
@@ -236,6 +231,4 @@ def _levels(figure: Figure) -> tuple[float | None, float | None, float | None]:
     if len(figure.samples) > 1:
         low, _, high = statistics.quantiles(figure.samples, n=4, method="inclusive")
     found = (figure.median, low, high)
-    shown = (int(one) if float(one).is_integer() else float(f"{one:.5g}") for one in found)
-    middle, first, third = shown
-    return middle, first, third
+    return tuple(int(x) if float(x).is_integer() else float(f"{x:.5g}") for x in found)

@@ -33,9 +33,9 @@ function unpackLine(packed, length) {
     packed.places.forEach((place, number) => (wide[place] = column[number]));
     return wide;
   };
-  const values = spread(packed.values);
+  const [values, low, high] = packed.levels.map(spread);
   return {
-    environment: packed.environment, values, low: spread(packed.low), high: spread(packed.high),
+    environment: packed.environment, values, low, high,
     processes: spread(packed.processes), sessions: spread(packed.sessions),
     measured: packed.places.filter((place) => values[place] !== null),
     failed: packed.places.filter((place) => values[place] === null),

@@ -98,7 +98,8 @@ def test_it_opens_on_this_machine_and_on_what_changed(
     opened(browser, project)
     assert seen(browser, ".tabs [aria-current]") == [f"{HERE} this machine"]
     assert seen(browser, ".news") == [
-        "1 regression confirmed in the last 20 commits measured; 1 more suspected."
+        "1 regression confirmed and 1 change for the worse suspected in the last 20 commits "
+        "measured."
     ]
     newest, older = seen(browser, ".change")
     assert EVIL in newest

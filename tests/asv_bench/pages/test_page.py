@@ -94,8 +94,7 @@ def test_the_page_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
     [graph] = [one for one in machine["graphs"] if one["lines"]]
     assert graph["key"] == f"{STEP}(gpt2-tiny, 8, 128)"
     [line] = graph["lines"]
-    assert line["values"] == [0.002, 0.004]
-    assert [line["low"][0], line["high"][0]] == [0.0015, 0.0025]
+    assert line["levels"] == [[0.002, 0.004], [0.0015, 0.004], [0.0025, 0.004]]
     assert line["processes"] == [3, 3]
     assert re.search(graph["metric"], f"{STEP}('gpt2-tiny', 8, 128)")
     assert not re.search(graph["metric"], f"{STEP}('gpt2-tiny', 8, 1280)")
@@ -121,8 +120,8 @@ def test_environments_have_lines_of_their_own(tmp_path: Path) -> None:
     [machine] = figures_in(page)["machines"]
     names = machine["environments"]
     [graph] = machine["graphs"]
-    lines = {names[line["environment"]]: line["values"] for line in graph["lines"]}
-    assert lines == {"python 3.11": [0.001], "python 3.12": [0.002]}
+    lines = {names[line["environment"]]: line["levels"][0][0] for line in graph["lines"]}
+    assert lines == {"python 3.11": 0.001, "python 3.12": 0.002}
     assert "Measured with python 3.12; python 3.11." in texts_of(page)
     assert "batch 8, context 128 2.00 ms" in texts_of(page), "that which was measured last"
 
@@ -136,7 +135,7 @@ def test_the_page_says_what_failed_and_what_was_left_out(tmp_path: Path) -> None
     assert "Left out reports/asv/own-toy/torn.json is not JSON" in texts_of(page)
     assert "torn.json is not JSON" in complaints[0]
     assert "import failed aaaaaaaa" in texts_of(page)
-    assert figures_in(page)["machines"][0]["graphs"][0]["lines"][0]["values"] == [None]
+    assert figures_in(page)["machines"][0]["graphs"][0]["lines"][0]["levels"] == [[None]] * 3
 
 
 def test_there_is_nothing_to_report_before_something_was_measured(
