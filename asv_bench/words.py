@@ -25,23 +25,21 @@ def processes_apart(
 
     `figures` has the name and the figure of each process; `unit` is of all figures.
     """
-    values: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = {}
     for name, figure in figures:
-        if math.isfinite(figure):
-            values.setdefault(name, []).append(figure)
-    spreads = {name: max(found) / min(found) for name, found in values.items() if min(found) > 0}
-    worst = sorted(spreads, key=spreads.__getitem__, reverse=True)
+        if 0 < figure < math.inf:
+            found.setdefault(name, []).append(figure)
+    apart = {name: max(values) / min(values) for name, values in found.items()}
     listed = [
-        f"{name} is {_shown(min(values[name]))} to {_shown(max(values[name]))} {unit}".rstrip()
-        for name in worst
-        if spreads[name] > _SPREAD
+        f"{name} is {_shown(min(found[name]))} to {_shown(max(found[name]))} {unit}".rstrip()
+        for name in sorted(apart, key=apart.__getitem__, reverse=True)
+        if apart[name] > _SPREAD
     ]
     if not listed:
         return []
-    rest = f"; and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
     return [
         f"Warning: {of_what} that measured the same disagree by more than "
-        f"{100 * (_SPREAD - 1):.0f} %: {'; '.join(listed[:_SHOWN])}{rest}. {ADVICE}"
+        f"{100 * (_SPREAD - 1):.0f} %: {first_of(listed, _SHOWN)}. {ADVICE}"
     ]
 
 

@@ -1,10 +1,11 @@
-"""Files for results: tried before anything is measured, with another place if writing fails."""
+"""Files for results: looked at before anything is measured, and written in one piece."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,21 @@ _TEXT: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
 def require_writable(*paths: Path | None) -> None:
     """See before measuring that files can be written; Refused if not.
 
-    Nothing is left behind, not even a folder. Paths that are None are skipped.
+    Nothing is written, not even a folder. Paths that are None are skipped.
     """
     for path in paths:
         if path is None or path == STANDARD_OUTPUT:
             continue
         try:
-            _try(path)
+            target = path.resolve()
+            if target.is_dir():
+                raise IsADirectoryError("it is a folder")
+            # Files below other names are made in folders that do not exist yet.
+            nearest = next(one for one in (target, *target.parents) if one.exists())
+            if nearest != target and not nearest.is_dir():
+                raise NotADirectoryError(f"{nearest} is a file, not a folder")
+            if not os.access(nearest, os.W_OK):
+                raise PermissionError("it may not be written to")
         except (OSError, RuntimeError) as error:  # a RuntimeError is a loop of symbolic links
             raise Refused(
                 f"{path} cannot be written: {_reason(error)}. Nothing was measured; make it "
@@ -50,33 +59,13 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
-def _try(path: Path) -> None:
-    """Do all that writing the file will do, and undo it."""
-    if _is_special(path):
-        if not os.access(path, os.W_OK):
-            raise PermissionError("it is no file, and may not be written to")
-        return
-    target = path.resolve()
-    if target.is_dir():
-        raise IsADirectoryError("it is a folder")
-    # Files below other names are made in folders that do not exist yet.
-    folder = next(parent for parent in target.parents if parent.exists())
-    if not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file, not a folder")
-    name = target.name if folder == target.parent else "folder"
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.") as file:
-        file.write(bytes(4096))
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _write(path: Path, text: str) -> None:
     if path == STANDARD_OUTPUT:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    if _is_special(path):
-        path.write_text(text, **_TEXT)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_text(text, **_TEXT)  # a pipe, or a device
         return
     # Through a symbolic link, as any other program writes.
     target = path.resolve()
@@ -97,22 +86,18 @@ def _write(path: Path, text: str) -> None:
             raise
 
 
-def _is_special(path: Path) -> bool:
-    """Whether there is something that is neither a file nor a folder, such as a pipe."""
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
 def _rescued(text: str, path: Path) -> str:
-    """Keep a text where temporary files are; a sentence that says where."""
-    begun = f"kvtrail-{path.stem}-"
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix=begun, suffix=path.suffix, delete=False, **_TEXT
-        ) as file:
+    """Keep a text where temporary files are, or in memory; a sentence that says where."""
+    names: Any = {"prefix": f"kvtrail-{path.stem}-", "suffix": path.suffix}
+    for folder in (None, "/dev/shm"):
+        with (
+            suppress(OSError),
+            tempfile.NamedTemporaryFile("w", dir=folder, delete=False, **names, **_TEXT) as file,
+        ):
             file.write(text)
-    except OSError:
-        return "Nor could a temporary file, so that what it was to hold is lost."
-    return f"What it was to hold is in {file.name} instead."
+            file.flush()
+            return f"What it was to hold is in {file.name} instead."
+    return "Nor could a temporary file, so that what it was to hold is lost."
 
 
 def _reason(error: OSError | RuntimeError) -> str:

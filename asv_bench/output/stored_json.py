@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -33,11 +33,6 @@ Moment: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799_999)]
 
 _LONGEST = 60
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_FOREIGN = (
-    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
-    *(BenchError, msgspec.MsgspecError),
-)
-"""What reading raises where a file holds something else than its reader expects."""
 
 
 class UnreadableFile(Refused):
@@ -73,14 +68,20 @@ def parsed(
         raise UnreadableFile(f"{path} is not JSON: {error}.") from error
     if not isinstance(content, dict):
         raise UnreadableFile(f"{path} is not a JSON object.")
+    is_struct = isinstance(parse, type) and issubclass(parse, msgspec.Struct)
+    read: Any = partial(msgspec.convert, type=parse) if is_struct else parse
     try:
-        is_struct = isinstance(parse, type) and issubclass(parse, msgspec.Struct)
-        read: Any = partial(msgspec.convert, type=parse) if is_struct else parse
-        found: Parsed = read(content)
-        return found
+        return cast(Parsed, read(content))
     except UnreadableFile:
         raise
-    except _FOREIGN as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        BenchError,
+    ) as error:
         lacking = f"it lacks {error}" if isinstance(error, KeyError) else ""
         why = lacking or str(error).rstrip(".") or repr(error)
         raise UnreadableFile(f"{path} is not {what}: {why}.") from error
@@ -133,11 +134,6 @@ def count(value: Any) -> float:
 def text(value: Any) -> str:
     """A text; ValueError if it is empty, or something else."""
     return str(_one(Text, value, "text"))
-
-
-def moment(value: Any) -> int:
-    """Milliseconds since 1970; ValueError if they are no moment of a calendar."""
-    return int(_one(Moment, value, "time in milliseconds"))
 
 
 def shown(value: Any) -> str:

@@ -27,7 +27,7 @@ def test_nothing_is_said_of_what_cannot_be_compared(values: list[float]) -> None
 def test_the_worst_are_listed_and_the_rest_counted() -> None:
     values = [(f"figure {number}", each) for number in range(6) for each in (1.0, 2.0 + number)]
     (sentence,) = processes_apart(values, "ms")
-    assert "figure 5 is 1 to 7 ms; figure 4" in sentence
+    assert "figure 5 is 1 to 7 ms, figure 4" in sentence
     assert "figure 0" not in sentence
     assert "and 3 more. Make the machine idle and measure again" in sentence
 
