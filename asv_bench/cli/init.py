@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.output.console import make_console, print_sentences
+from asv_bench.output.console import make_console
 from asv_bench.output.destinations import write_text
 from asv_bench.process.gpu import visible_gpus
 from asv_bench.subjects.axis import repository_around
@@ -30,16 +30,14 @@ def init() -> None:
         raise Refused(f"{path} exists already; edit it, or move it away first.")
     write_text(path, beginning(root, has_gpu=bool(visible_gpus())))
     subject = SubjectFile.read(path).content.subject
-    sentences = [
-        f"wrote {os.path.relpath(path)}",
-        f"each measurement runs `{subject.measure}`"
-        + (f", after `{subject.setup}`" if subject.setup else ""),
-    ]
+    before = f", after `{subject.setup}`" if subject.setup else ""
+    console = make_console()
+    console.print(f"wrote {os.path.relpath(path)}")
+    console.print(f"each measurement runs `{subject.measure}`{before}")
     for suite in suites_in(root):
         word = shlex.quote(os.path.relpath(suite))
-        sentences.append(f"an asv suite lies here too: --subject {word} measures it")
-    sentences.append(
+        console.print(f"an asv suite lies here too: --subject {word} measures it")
+    console.print(
         "next: read the file, edit the command if the guess is wrong, then "
         "`kvtrail compare HEAD~1 HEAD`"
     )
-    print_sentences(make_console(), sentences)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,33 +17,23 @@ from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.stored_json import read_stored
-from asv_bench.process.environment import measured_environment
 from asv_bench.process.run_apart import last_words
+from asv_bench.process.run_apart import run_apart
 from asv_bench.session.options import AxisKind, ResultsFolder, SubjectPath
 from asv_bench.subjects.choose import Choice
-
-_LAST_LINES = 3
 
 
 def report(
     subject: SubjectPath = None, axis: AxisKind = None, results: ResultsFolder = None
 ) -> None:
     """Build the pages from the stored results."""
-    declared = Choice(file=subject, axis=axis).declared("report")
-    histories = Histories.of_subject(declared, results)
+    histories = Histories.of_subject(Choice(file=subject, axis=axis).declared("report"), results)
     if not any(histories.folder.glob("asv*/*/machine.json")):
-        hint = "`bench` measures the working tree" if declared.is_own else "`history` measures"
-        raise NothingMeasured(f"nothing has been measured yet; {hint}.")
+        raise NothingMeasured("nothing has been measured yet; `history` measures.")
     require_packages("asv", "jinja2")
     require_writable(*(histories.folder / kept / "file" for kept in ("pages", "html")))
     console = make_console()
     console.print(f"page: {build_all_pages(histories, console)}")
-    html = histories.folder / "html"
-    if html.is_dir():
-        console.print(
-            f"asv's own pages, which fetch scripts from public hosts, are seen by "
-            f"{shlex.join(['python3', '-m', 'http.server', '--directory', str(html)])}"
-        )
 
 
 def build_all_pages(histories: Histories, console: Console) -> Path:
@@ -89,7 +77,7 @@ def publish(histories: Histories, branch: str) -> None:
         raise MeasurementFailed(f"{source} is missing; run this from a checkout of the project.")
     config = read_stored(source, "asv's configuration", dict)
     with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-        shown = Path(scratch) / "results"
+        shown, path = Path(scratch) / "results", Path(scratch) / "asv.conf.json"
         write_published(read_results(histories.results), histories.results, shown)
         config |= {
             "repo": str(histories.repository),
@@ -99,18 +87,10 @@ def publish(histories: Histories, branch: str) -> None:
             "html_dir": str(histories.folder / "html"),
             "branches": [branch],
         }
-        path = Path(scratch) / "asv.conf.json"
-        path.write_text(json.dumps(config, indent=4) + "\n")
-        done = subprocess.run(
-            [sys.executable, "-m", "asv", "--config", str(path), "publish", "--no-pull"],
-            cwd=histories.configured,
-            env=measured_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
+        path.write_text(json.dumps(config))
+        done = run_apart(
+            [sys.executable, "-m", "asv", "--config", str(path), "publish", "--no-pull"]
         )
     if done.returncode:
-        raise MeasurementFailed(f"asv could not publish: {last_words(done.stdout, _LAST_LINES)}")
+        said = last_words(done.stdout + done.stderr, 3)
+        raise MeasurementFailed(f"asv could not publish: {said}")
