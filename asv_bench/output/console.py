@@ -21,11 +21,9 @@ INDENT, GAP = "  ", "   "
 class Verbosity(IntEnum):
     """How much a command says beside its results and warnings."""
 
-    QUIET = 0
-    """No progress."""
+    QUIET = 0  # no progress
     NORMAL = 1
-    VERBOSE = 2
-    """Each pair, too, as it is measured."""
+    VERBOSE = 2  # each pair, too, as it is measured
 
 
 _said = Verbosity.NORMAL

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +46,12 @@ def write_text(path: Path, text: str) -> Path:
     What is no regular file, such as a pipe or a device, is written to as it stands. Missing folders
     are made, and "-" is standard output.
 
-    Raises MeasurementFailed if the file could not be written. The text is in a temporary file then,
-    which the message names.
+    Raises MeasurementFailed if the file could not be written.
     """
     try:
         _write(path, text)
     except (OSError, RuntimeError) as error:
-        raise MeasurementFailed(
-            f"{path} could not be written: {_reason(error)}. {_rescued(text, path)}"
-        ) from None
+        raise MeasurementFailed(f"{path} could not be written: {_reason(error)}.") from None
     return path
 
 
@@ -84,20 +80,6 @@ def _write(path: Path, text: str) -> None:
         except BaseException:
             os.unlink(file.name)
             raise
-
-
-def _rescued(text: str, path: Path) -> str:
-    """Keep a text where temporary files are, or in memory; a sentence that says where."""
-    names: Any = {"prefix": f"kvtrail-{path.stem}-", "suffix": path.suffix}
-    for folder in (None, "/dev/shm"):
-        with (
-            suppress(OSError),
-            tempfile.NamedTemporaryFile("w", dir=folder, delete=False, **names, **_TEXT) as file,
-        ):
-            file.write(text)
-            file.flush()
-            return f"What it was to hold is in {file.name} instead."
-    return "Nor could a temporary file, so that what it was to hold is lost."
 
 
 def _reason(error: OSError | RuntimeError) -> str:

@@ -1,4 +1,4 @@
-"""How far a command is and how long the rest takes: a bar, or lines where there is no terminal."""
+"""How far a command is and how long the rest takes: a line that changes, or one now and then."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich import progress as rich_progress
 from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
-from asv_bench.output.console import Verbosity, verbosity
+from asv_bench.output.console import Verbosity, print_sentences, verbosity
 
 SECONDS_BETWEEN_LINES = 30.0
 
 
 class Progress:
-    """Shows what is done, how much of it, and how long the rest takes.
+    """Says what is done, how much of it, and how long the rest takes.
 
-    On a terminal that is a bar, drawn only when something has happened: drawing while something is
-    measured would be measured too. Elsewhere it is a plain line at the beginning, and then one
+    On a terminal that is a line, drawn anew only when something has happened: drawing while
+    something is measured would be measured too. Elsewhere it is printed at the beginning, and then
     every half minute at most. `total` is None where it is not known yet.
     """
 
@@ -26,33 +27,24 @@ class Progress:
         self, console: Console, what: str, total: int | None = None, unit: str = "processes"
     ) -> None:
         self._console, self._what, self._total, self._unit = console, what, total, unit
-        self._is_quiet = verbosity() is Verbosity.QUIET
         self._done = 0
         # When the first of those that are counted was done, and how many were done then.
         self._since: tuple[float, int] | None = None
         self._seconds_left: float | None = None
         self._preparing = ""
-        self._bar = rich_progress.Progress(
-            rich_progress.BarColumn(bar_width=20),
-            rich_progress.TextColumn("{task.description}", markup=False),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            disable=self._is_quiet or not console.is_terminal,
-        )
-        self._task = self._bar.add_task(what, total=total)
+        self._drawn = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Progress:
         self._begun = self._said_at = time.monotonic()
-        self._bar.start()
-        counted = "" if self._total is None else f": {self._total} {self._unit}"
-        self._tell(f"{self._what}{counted}")
+        if self._console.is_terminal and verbosity() is not Verbosity.QUIET:
+            self._drawn.start()
+        self._tell(f"{self._what}{f': {self._total} {self._unit}' if self._total else ''}")
         _shown.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         _shown.remove(self)
-        self._bar.stop()
+        self._drawn.stop()
 
     def show(
         self,
@@ -77,8 +69,7 @@ class Progress:
         self._what = what or self._what
         self._total = total or self._total
         self._seconds_left = seconds_left
-        self._preparing = ""
-        self._tell()
+        self.prepare("")
 
     def advance(self, what: str | None = None) -> None:
         """Say that one more is done."""
@@ -88,44 +79,34 @@ class Progress:
         """Say what is being done."""
         self.show(self._done, what)
 
-    def left(self) -> str:
-        """How long the rest takes, in words; empty if that is unknown."""
-        seconds = self._seconds_left
-        if seconds is None:
-            if self._total is None or self._since is None or self._done <= self._since[1]:
-                return ""
-            at, before = self._since
-            each = (time.monotonic() - at) / (self._done - before)
-            seconds = each * max(0, self._total - self._done)
-        return f"about {clock(seconds)} left"
-
     def prepare(self, what: str) -> None:
         """Say what is prepared; "": that is over."""
         self._preparing = what
         self._tell()
 
+    def _left(self) -> str:
+        """How long the rest takes, in words; empty if that is unknown."""
+        seconds, since = self._seconds_left, self._since
+        if seconds is None and self._total and since and self._done > since[1]:
+            each = (time.monotonic() - since[0]) / (self._done - since[1])
+            seconds = each * max(0, self._total - self._done)
+        return "" if seconds is None else f"about {clock(seconds)} left"
+
     def _line(self) -> str:
         gone = f"{clock(time.monotonic() - self._begun)} gone"
-        count = str(self._done) if self._total is None else f"{self._done} of {self._total}"
+        count = f"{self._done} of {self._total}" if self._total else str(self._done)
         counted = f"{count} {self._unit}" if self._done or self._total else ""
-        parts = (counted, gone, self.left())
+        parts = (counted, gone, self._left())
         return f"{self._preparing or self._what}: {', '.join(filter(None, parts))}"
 
     def _tell(self, line: str = "") -> None:
-        """Draw the bar; or print this line, or else the usual one where the last was long ago."""
-        if not self._bar.disable:
-            self._bar.update(
-                self._task,
-                refresh=True,
-                completed=self._done,
-                total=self._total,
-                description=self._line(),
-            )
+        """Draw the line; or print this one, or else the usual where the last was long ago."""
+        if self._drawn.is_started:
+            self._drawn.update(Text(self._line(), overflow="ellipsis", no_wrap=True), refresh=True)
         elif line or time.monotonic() - self._said_at >= SECONDS_BETWEEN_LINES:
             self._said_at = time.monotonic()
-            if not self._is_quiet:
-                said = line or self._line()
-                self._console.print(said, markup=False, highlight=False, soft_wrap=True)
+            if verbosity() is not Verbosity.QUIET:
+                print_sentences(self._console, [line or self._line()])
 
 
 _shown: list[Progress] = []

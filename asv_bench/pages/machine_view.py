@@ -60,12 +60,6 @@ class Graph:
         return next(reversed(self.measured.values()), None)
 
     @property
-    def before(self) -> Figure | None:
-        """The figure before the newest that it can be said as a change against."""
-        earlier = [*self.measured.values()][-2::-1]
-        return next((one for one in earlier if one.median > 0), None)
-
-    @property
     def pattern(self) -> str:
         """A regular expression for `--metric` that finds it alone, with its texts in quotes."""
         values = [rf"['\"]?{re.escape(value)}['\"]?" for _, value in self.series.params]

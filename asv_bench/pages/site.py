@@ -94,7 +94,6 @@ def render(
         style=_texts(STYLES),
         address=_address,
         text_of=_text_of,
-        change_between=_change_between,
         figure_text=figure_text,
         spread_text=spread_text,
         percentage=percentage,
@@ -136,13 +135,6 @@ def _text_of(figure: Figure | None, unit: str) -> str:
     if figure is None:
         return ""
     return "failed" if figure.failed else figure_text(figure.median, unit)
-
-
-def _change_between(figure: Figure | None, before: Figure | None) -> str:
-    """A figure as a change against another; "" where there are no two to compare."""
-    if figure is None or before is None or figure.failed or not before.median > 0:
-        return ""
-    return percentage(figure.median / before.median - 1, 1, signed=True)
 
 
 def _texts(names: Sequence[str]) -> str:

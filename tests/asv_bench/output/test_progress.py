@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, lines elsewhere, with the time that is left."""
+"""Progress: a line that changes on a terminal, lines elsewhere, with the time that is left."""
 
 from __future__ import annotations
 
@@ -59,13 +59,18 @@ def test_what_comes_before_the_first_or_was_kept_says_nothing_of_the_rest() -> N
         progress.show(21)
         now.at += 10.0
         progress.advance()
-        assert progress.left() == "about 1:30 left"
+        now.at += 31.0
         # Who knows how long the rest takes says so.
         progress.show(23, seconds_left=600.0)
-        assert progress.left() == "about 10:00 left"
+        assert (
+            file.getvalue().splitlines()[-1].endswith("23 of 31 runs, 9:01 gone, about 10:00 left")
+        )
+        now.at += 31.0
+        progress.show(30)
+        assert file.getvalue().endswith("30 of 31 runs, 9:32 gone, about 0:08 left\n")
 
 
-def test_a_terminal_has_a_bar_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_a_line_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     with shown(10, is_terminal=True) as (progress, file, now):
         for _ in range(3):
