@@ -5,16 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
 
 from asv_bench.compare.confirmation import Standing
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.git.repository import Commit, GitError, Repository, kind_of
-from asv_bench.history.asv_results import Better, Figure, Series, differing, read_results
+from asv_bench.git.repository import Commit, GitError, Repository, kind_of, short
+from asv_bench.history.asv_results import (
+    Better,
+    EnvironmentFacts,
+    Figure,
+    Series,
+    differing,
+    read_results,
+)
 from asv_bench.history.change_points import Change
 from asv_bench.history.estimate import counted
-from asv_bench.history.histories import Histories
+from asv_bench.history.histories import OWN, Histories
 from asv_bench.history.standing import (
     ANSWERS,
     Acknowledgement,
@@ -25,12 +37,104 @@ from asv_bench.history.standing import (
     read_answers,
     reason_for,
 )
-from asv_bench.history.stored_changes import MachineHistory
+from asv_bench.history.stored_changes import MachineHistory, is_with
 from asv_bench.output.figure_rows import words_of
-from asv_bench.pages.records import StoredVerdict, read_verdicts
+from asv_bench.output.record import RUNS
+from asv_bench.output.stored_json import Text, UnreadableFile, read_stored
+from asv_bench.output.table import percentage
 
 LATELY = 20
 """Changes among so many of the newest commits that were measured are news."""
+Command = Literal["compare", "bisect", "fixed"]
+"""Those whose records have verdicts."""
+MOST = 200
+"""Records of each command that are read, the newest."""
+
+
+class _Machine(msgspec.Struct, frozen=True):
+    name: Text
+    python: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVerdict:
+    """What a command said of one benchmark of two commits."""
+
+    command: str
+    machine: _Machine
+    said: Comparison
+
+    @property
+    def key(self) -> str:
+        """The benchmark as addresses of the page have it: without the quotes of texts."""
+        return re.sub("['\"]", "", self.said.benchmark)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words."""
+        said = self.said
+        effect = percentage(said.effect or 0.0, 2, signed=True)
+        pairs = f"{effect} against {short(said.base)} in {said.pairs_used} pairs"
+        return f"{self.command}: {said.word}, {pairs}"
+
+    def is_of(self, environment: EnvironmentFacts) -> bool:
+        """Whether it says something of figures of an environment of its machine."""
+        ran = self.machine
+        return ran.python is None or is_with(environment, ran.python, ran.torch, ran.triton)
+
+
+class _Record(msgspec.Struct):
+    command: Command
+    started: Text  # when, as ISO writes it
+    machine: _Machine
+    settings: dict[str, Any]
+    results: dict[str, Any]
+
+
+def read_verdicts(histories: Histories) -> dict[Path, list[StoredVerdict]]:
+    """The verdicts on the subject of some histories by their records, oldest first.
+
+    Records are looked for where commands leave them, and beside the histories, where people keep
+    some. What is not such a record is passed over.
+    """
+    runs = histories.folder / "runs" if histories.is_own else RUNS
+    folders = (runs, histories.folder, histories.folder / "verdicts")
+    found: list[tuple[str, Path, list[StoredVerdict]]] = []
+    for command in get_args(Command):
+        paths = {path.resolve() for one in folders for path in one.glob(f"{command}-*.json")}
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime)[-MOST:]:
+            # Other files may be called so; whoever wants to know reads them with their own command.
+            with suppress(UnreadableFile):
+                started, verdicts = read_stored(path, "a record", partial(_verdicts, histories))
+                found.append((started, path, verdicts))
+    return {path: verdicts for _, path, verdicts in sorted(found, key=lambda one: one[0])}
+
+
+def _verdicts(histories: Histories, content: dict[str, Any]) -> tuple[str, list[StoredVerdict]]:
+    """When a record began, and what it says of single benchmarks.
+
+    Raises what Python raises where a file is no record, and ValueError where it is of another
+    subject.
+    """
+    record = msgspec.convert(content, _Record)
+    # Records from before there were subjects name none, and are of kvtrail.
+    subject = record.settings.get("subject") or {"kind": OWN}
+    is_own = subject.get("kind") == OWN
+    if is_own != histories.is_own or not (is_own or subject.get("name") == histories.subject):
+        raise ValueError("it is of another subject")
+    finding = record.results.get("finding") or {}
+    raw = [*record.results.get("comparisons", ()), *finding.get("confirmations", ())]
+    compared = msgspec.convert(raw, list[Comparison])
+    if record.command == "fixed":
+        # Behind the name of a metric stands which two of the three are compared.
+        compared = [replace(one, benchmark=one.benchmark.rpartition(" ")[0]) for one in compared]
+    return record.started, [
+        StoredVerdict(record.command, record.machine, one)
+        for one in compared
+        if one.effect is not None
+    ]
 
 
 @dataclass(frozen=True, slots=True)

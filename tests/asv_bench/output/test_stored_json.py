@@ -27,7 +27,7 @@ from asv_bench.measure.rounds import two_cells
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.stored_json import Positive, Text, UnreadableFile, read_stored
-from asv_bench.pages.records import read_verdicts
+from asv_bench.pages.machine_view import read_verdicts
 from asv_bench.studies.ladder import ladder_page
 from tests.counters import differences, read_baseline
 from tests.simulations.commits import SIMULATED, SIMULATED_BENCHMARK, SimulatedCommits

@@ -17,7 +17,7 @@ from toy_project import git
 from asv_bench.cli.report import report
 from asv_bench.errors import NothingMeasured
 from asv_bench.history.histories import Histories
-from asv_bench.pages.records import read_verdicts
+from asv_bench.pages.machine_view import read_verdicts
 from asv_bench.pages.site import build_page, commit_url
 from asv_bench.subjects import choose
 
