@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-ADVICE = "Make the machine idle and measure again before you believe them."
 _SPREAD = 1.2
 """The largest of several figures of one thing over the smallest, beyond which they disagree."""
-_SHOWN = 3
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """The first of some names, and how many more there are; "and 1 more" is that one's name."""
-    if len(names) <= most + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {len(names) - most} more"
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def processes_apart(
@@ -39,7 +36,8 @@ def processes_apart(
         return []
     return [
         f"Warning: {of_what} that measured the same disagree by more than "
-        f"{100 * (_SPREAD - 1):.0f} %: {first_of(listed, _SHOWN)}. {ADVICE}"
+        f"{100 * (_SPREAD - 1):.0f} %: {first_of(listed, 3)}. Make the machine idle and "
+        f"measure again before you believe them."
     ]
 
 

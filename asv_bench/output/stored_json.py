@@ -26,7 +26,6 @@ Parsed = TypeVar("Parsed")
 # Beyond these, ratios and sums of figures might be no numbers any more.
 Positive: TypeAlias = Annotated[float, Meta(ge=1e-100, le=1e100)]
 Count: TypeAlias = Annotated[float, Meta(ge=0, le=1e100)]
-_Number: TypeAlias = Annotated[float, Meta(ge=-1e100, le=1e100)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Moment: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799_999)]
 """Milliseconds since 1970, up to the year 9999: no calendar here goes on."""
@@ -108,7 +107,7 @@ def require_schema(content: Mapping[str, Any], wanted: int, name: str = "schema"
 def _one(kind: Any, value: Any, what: str) -> Any:
     """A value of a type; ValueError with a sentence if it is of another."""
     try:
-        return msgspec.convert(float(value) if isinstance(value, float) else value, kind)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError:
         raise ValueError(f"{shown(value)} is no {what}") from None
 
@@ -127,8 +126,8 @@ def figure(value: Any) -> float:
 
 def count(value: Any) -> float:
     """A figure that is 0 or large enough to divide by; ValueError if it is neither."""
-    found = _one(_Number, value, "count")
-    return float(_one(Positive, value, "count") if found else 0.0)
+    is_zero = isinstance(value, int | float) and not isinstance(value, bool) and value == 0
+    return 0.0 if is_zero else float(_one(Positive, value, "count"))
 
 
 def text(value: Any) -> str:
