@@ -14,7 +14,7 @@ from asv_bench.explain.effect import known_effect
 from asv_bench.explain.explaining import Explaining
 from asv_bench.git.repository import Commit
 from asv_bench.output.destinations import STANDARD_OUTPUT
-from asv_bench.output.table_files import TableFiles
+from asv_bench.output.record import TableFiles
 from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.grouped import grouped

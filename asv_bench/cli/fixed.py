@@ -18,7 +18,7 @@ from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
 from asv_bench.measure.rounds import Roles, named
-from asv_bench.output.table_files import TableFiles
+from asv_bench.output.record import TableFiles
 from asv_bench.session.comparing import Comparing
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.grouped import grouped

@@ -13,8 +13,7 @@ from asv_bench.errors import Refused
 from asv_bench.explain.window import Window
 from asv_bench.lab.roofline import roofline_table, trace_roofline
 from asv_bench.memory.bandwidth import require_bandwidth
-from asv_bench.output.record import REPOSITORY, Record
-from asv_bench.output.table_files import TableFiles
+from asv_bench.output.record import REPOSITORY, Record, TableFiles
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.session.options import place_of_figures
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, Workload, workloads_named

@@ -24,7 +24,7 @@ from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
-from asv_bench.output.table_files import TableFiles
+from asv_bench.output.record import TableFiles
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions

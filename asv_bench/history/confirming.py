@@ -33,7 +33,7 @@ from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
-from asv_bench.output.table_files import TableFiles
+from asv_bench.output.record import TableFiles
 from asv_bench.process.machine import machine_facts
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions

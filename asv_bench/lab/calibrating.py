@@ -22,8 +22,8 @@ from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, place_of
 from asv_bench.output.progress import Progress
+from asv_bench.output.record import TableFiles
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, percentage
-from asv_bench.output.table_files import TableFiles
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.session.session import Session

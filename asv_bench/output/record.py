@@ -1,4 +1,7 @@
-"""What a measuring command leaves behind: one JSON file that says where every figure came from."""
+"""What a measuring command leaves behind: a JSON file that says where every figure came from.
+
+And the files that its tables go to.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,16 @@ from typing import Any
 from rich.console import Console
 
 from asv_bench.errors import Refused
-from asv_bench.git.trees import WorkingTree, working_tree
+from asv_bench.git.trees import WorkingTree
+from asv_bench.git.trees import working_tree
 from asv_bench.output.console import print_sentences
-from asv_bench.output.destinations import require_writable, write_text
+from asv_bench.output.destinations import require_writable
+from asv_bench.output.destinations import write_text
+from asv_bench.output.console import make_console
+from asv_bench.output.console import print_table
+from asv_bench.output.destinations import STANDARD_OUTPUT
 from asv_bench.output.redaction import words_without_secrets
+from asv_bench.output.table import Table, to_csv
 from asv_bench.process.environment import measured_threads, threads_text
 from asv_bench.process.gpu import GpuState, gpu_state
 from asv_bench.process.machine import MachineFacts, Surroundings, look_around, machine_facts
@@ -110,6 +119,42 @@ class Record:
         target = path or self.default_path()
         write_json(target, self.to_json())
         return target
+
+
+class TableFiles:
+    """The files that --json, --markdown and --csv name, each tried before anything is measured.
+
+    "-" is standard output. Where a file goes there, everything else goes to standard error.
+    """
+
+    def __init__(
+        self, markdown: Path | None = None, csv: Path | None = None, record: Path | None = None
+    ) -> None:
+        paths = (markdown, csv, record)
+        if paths.count(STANDARD_OUTPUT) > 1:
+            raise Refused("two files cannot both go to standard output: give one a name.")
+        require_places(record, markdown, csv)
+        self.markdown = markdown  # gets the tables
+        self.csv = csv  # gets the tables' rows
+        self.record = record  # where the command writes its record; not written here
+        self.console = make_console(stderr=STANDARD_OUTPUT in paths)  # where the command prints
+
+    def show(self, *tables: Table, page: str | None = None) -> None:
+        """Print tables and write them to the files; `page` is the Markdown if it is more than they.
+
+        Raises MeasurementFailed if a file could not be written.
+        """
+        for table in tables:
+            print_table(self.console, table)
+        self.write(*tables, page=page)
+
+    def write(self, *tables: Table, page: str | None = None) -> None:
+        """The same without printing."""
+        if self.markdown is not None:
+            text = "\n".join(table.to_markdown() for table in tables) if page is None else page
+            write_text(self.markdown, text)
+        if self.csv is not None:
+            write_text(self.csv, to_csv(tables))
 
 
 def command_line(*without: str) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record
+from asv_bench.output.record import Record, TableFiles
 from asv_bench.output.table import MISSING, Cell, Column, Row, Table, digits, percent
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.environment import threads_text
 from asv_bench.run.measure import OF_RUNS, Measurement, ModeResult
 from asv_bench.run.settings import PROFILE_DIR, Settings

@@ -21,7 +21,7 @@ from asv_bench.output.console import print_sentences, print_table
 from asv_bench.output.issue_text import described, repeating
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
-from asv_bench.output.table_files import TableFiles
+from asv_bench.output.record import TableFiles
 from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.session.session import Session

@@ -27,7 +27,7 @@ from asv_bench.measure.software import Software, differences
 from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
 from asv_bench.output.issue_text import described, lasting_names, place_of
 from asv_bench.output.progress import Progress
-from asv_bench.output.table_files import TableFiles
+from asv_bench.output.record import TableFiles
 from asv_bench.session.exit_codes import ExitCode, exit_code, gate_text
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.session.session import Session

@@ -20,7 +20,7 @@ from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.progress import Progress
-from asv_bench.output.table_files import TableFiles
+from asv_bench.output.record import TableFiles
 from asv_bench.session.bisecting import Searching
 from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
 from asv_bench.session.options import MeasuringOptions

@@ -29,9 +29,8 @@ from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.issue_text import environment_of, issue_text, repeating
-from asv_bench.output.record import WORKPLACE, Record, command_line
+from asv_bench.output.record import WORKPLACE, Record, TableFiles, command_line
 from asv_bench.output.table import Table
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode

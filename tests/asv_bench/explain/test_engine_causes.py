@@ -15,7 +15,7 @@ from asv_bench.explain.explaining import Explaining
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit, Repository
-from asv_bench.output.table_files import TableFiles
+from asv_bench.output.record import TableFiles
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from tests.explanations import explanation_of, slower

@@ -11,8 +11,8 @@ import pytest
 from printed_tables import printed
 
 from asv_bench.errors import Refused
+from asv_bench.output.record import TableFiles
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, to_csv
-from asv_bench.output.table_files import TableFiles
 
 COLUMNS = (
     Column("benchmark", "benchmark", kind="name"),
