@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -60,16 +59,13 @@ class PageProject:
             name: {"unit": unit, "param_names": names, "version": "1"}
             for name, (unit, names) in benchmarks.items()
         }
-        for folder in ("asv", "asv-worktree"):
-            (root / "reports" / folder).mkdir(parents=True)
-            text = json.dumps({**described, "version": 2})
-            (root / "reports" / folder / "benchmarks.json").write_text(text)
+        (root / "reports" / "asv").mkdir(parents=True)
+        text = json.dumps({**described, "version": 2})
+        (root / "reports" / "asv" / "benchmarks.json").write_text(text)
         for place, commit in enumerate(project.hashes[:COMMITS]):
             project._measure(HERE, place, commit, draws)
             if place % 2 == 0:
                 project._measure(OTHER, place, commit, draws)
-        draft = project._rows(COMMITS, draws)
-        project._store("asv-worktree", HERE, "f" * 40, COMMITS, draft, {})
         project._answer()
         return project
 
@@ -100,9 +96,19 @@ class PageProject:
         self.hashes.extend(self._git("rev-list", "--reverse", "main").split())
 
     def _measure(self, machine: str, place: int, commit: str, draws: Any) -> None:
-        # The second machine changed its Python on the way.
-        python = "3.12" if machine == OTHER and place >= 16 else "3.11"
-        self._store("asv", machine, commit, place, self._rows(place, draws), {"python": python})
+        kept = self.root / "reports" / "asv" / machine
+        kept.mkdir(exist_ok=True)
+        described = {"machine": machine, "cpu": "A <fast> CPU", "num_cpu": "2", "version": 1}
+        (kept / "machine.json").write_text(json.dumps(described))
+        content = {
+            "commit_hash": commit,
+            "date": BEGUN_MS + 24 * HOUR_MS * place,
+            "result_columns": ["result", "params", "version", "started_at", "samples"],
+            "results": self._rows(place, draws),
+            # The second machine changed its Python on the way.
+            "python": "3.12" if machine == OTHER and place >= 16 else "3.11",
+        }
+        (kept / f"{commit[:8]}.json").write_text(json.dumps(content))
 
     def _rows(self, place: int, draws: Any) -> dict[str, Any]:
         """Results of a commit: steps rise at one, sizes fall at another, TPOT fails at last."""
@@ -124,28 +130,6 @@ class PageProject:
         elif place == COMMITS - 3:
             rows[TPOT] = [[None], [["'gpt2'"]], "1", started]
         return rows
-
-    def _store(
-        self,
-        folder: str,
-        machine: str,
-        commit: str,
-        place: int,
-        results: Mapping[str, Any],
-        facts: Mapping[str, str],
-    ) -> None:
-        kept = self.root / "reports" / folder / machine
-        kept.mkdir(exist_ok=True)
-        described = {"machine": machine, "cpu": "A <fast> CPU", "num_cpu": "2", "version": 1}
-        (kept / "machine.json").write_text(json.dumps(described))
-        content = {
-            "commit_hash": commit,
-            "date": BEGUN_MS + 24 * HOUR_MS * place,
-            "result_columns": ["result", "params", "version", "started_at", "samples"],
-            "results": results,
-            **facts,
-        }
-        (kept / f"{commit[:8]}.json").write_text(json.dumps(content))
 
     def _answer(self) -> None:
         """The rise at batch 8 is confirmed, by `compare` too; the fall is acknowledged."""

@@ -28,7 +28,7 @@ def report(
 ) -> None:
     """Build the pages from the stored results."""
     histories = Histories.of_subject(Choice(file=subject, axis=axis).declared("report"), results)
-    if not any(histories.folder.glob("asv*/*/machine.json")):
+    if not any(histories.folder.glob("asv/*/machine.json")):
         raise NothingMeasured("nothing has been measured yet; `history` measures.")
     require_packages("asv", "jinja2")
     require_writable(*(histories.folder / kept / "file" for kept in ("pages", "html")))

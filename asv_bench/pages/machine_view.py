@@ -22,7 +22,6 @@ from asv_bench.history.asv_results import (
     Figure,
     Series,
     differing,
-    read_results,
 )
 from asv_bench.history.change_points import Change
 from asv_bench.history.estimate import counted
@@ -151,7 +150,6 @@ class Graph:
     lines: Mapping[int, dict[int, Figure]]
     changes: Sequence[JudgedChange] = ()  # in the order of places
     verdicts: Sequence[StoredVerdict] = ()  # on two commits that were measured
-    draft: Figure | None = None  # of a working tree that differs from its commit
 
     @property
     def measured(self) -> dict[int, Figure]:
@@ -160,7 +158,7 @@ class Graph:
 
     @property
     def newest(self) -> Figure | None:
-        """The figure that was measured last; None where only a working tree was measured."""
+        """The figure that was measured last; None where no commit of the line was measured."""
         return next(reversed(self.measured.values()), None)
 
     @property
@@ -230,8 +228,7 @@ class MachineView:
     @property
     def newest_ms(self) -> int:
         """When something was measured last, in milliseconds since 1970."""
-        drafts = [graph.draft for graph in self.graphs if graph.draft]
-        return max((figure.started_ms for figure in [*self.stored.figures, *drafts]), default=0)
+        return max((figure.started_ms for figure in self.stored.figures), default=0)
 
 
 def machine_views(histories: Histories, complaints: list[str]) -> list[MachineView]:
@@ -239,8 +236,8 @@ def machine_views(histories: Histories, complaints: list[str]) -> list[MachineVi
 
     What has to be left out is said in `complaints`.
     """
-    committed, worktree = histories.read(), histories.named(read_results(histories.of_worktree))
-    complaints += [*committed.complaints, *worktree.complaints]
+    results = histories.read()
+    complaints += results.complaints
     verdicts = [one for found in read_verdicts(histories).values() for one in found]
     acknowledged = read_acknowledged(histories.folder)
     line: Sequence[str] = histories.labels
@@ -248,8 +245,8 @@ def machine_views(histories: Histories, complaints: list[str]) -> list[MachineVi
         with suppress(GitError):
             line = Repository(histories.repository).first_parents("HEAD")
     views: list[MachineView] = []
-    for name, facts in {**worktree.machines, **committed.machines}.items():
-        stored = MachineHistory.of(name, committed, histories, complaints)
+    for name, facts in results.machines.items():
+        stored = MachineHistory.of(name, results, histories, complaints)
         series = _Series(
             stored,
             {one: n for n, one in enumerate(line or [one.hash for one in stored.commits])},
@@ -257,15 +254,14 @@ def machine_views(histories: Histories, complaints: list[str]) -> list[MachineVi
             [one for one in verdicts if one.machine.name == name],
             acknowledged,
         )
-        drafts = _newest_drafts([one for one in worktree.figures if one.machine == name])
         figures: dict[Series, list[Figure]] = {}
-        for figure in [*stored.figures, *drafts.values()]:
+        for figure in stored.figures:
             figures.setdefault(figure.series, []).append(figure)
-        graphs = [series.graph(members, drafts.get(one)) for one, members in figures.items()]
+        graphs = map(series.graph, figures.values())
         known = {**facts, **dict(stored.environments[0] if stored.environments else ())}
         hardware = [known[key] for key in ("gpu", "cpu") if known.get(key, "none") != "none"]
         newer = {one: len(series.order) - 1 - place for one, place in series.order.items()}
-        if graphs:
+        if figures:
             title = hardware[0] if hardware else name
             views.append(MachineView(stored, title, newer, sorted(graphs, key=_order_of)))
     return views
@@ -281,7 +277,7 @@ class _Series:
     verdicts: Sequence[StoredVerdict]  # by other commands, oldest first
     acknowledged: Sequence[Acknowledgement]
 
-    def graph(self, figures: Sequence[Figure], draft: Figure | None) -> Graph:
+    def graph(self, figures: Sequence[Figure]) -> Graph:
         """The graph of one series."""
         places = {commit.hash: place for place, commit in enumerate(self.stored.commits)}
         lines: dict[int, dict[int, Figure]] = {}
@@ -313,7 +309,6 @@ class _Series:
             lines,
             sorted(changes, key=lambda one: places[one.change.commit.hash]),
             list(newest.values()),
-            draft,
         )
 
     def _answer(self, change: Change, found: Sequence[Change]) -> Comparison | None:
@@ -340,15 +335,6 @@ class _Series:
             if (is_within or (is_around and is_alone)) and one.is_of(change.environment):
                 return one.said
         return kept
-
-
-def _newest_drafts(figures: Sequence[Figure]) -> dict[Series, Figure]:
-    """Those of the working tree that was measured last."""
-    newest = max(figures, key=lambda figure: figure.started_ms, default=None)
-    if newest is None:
-        return {}
-    alike = (newest.commit, newest.environment)
-    return {one.series: one for one in figures if (one.commit, one.environment) == alike}
 
 
 def _order_of(graph: Graph) -> tuple[str, list[tuple[int, str]]]:

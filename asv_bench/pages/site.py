@@ -93,7 +93,6 @@ def render(
         script=f"/*\n{_texts(LICENCE)}*/\n{_texts(SCRIPTS)}",
         style=_texts(STYLES),
         address=_address,
-        text_of=_text_of,
         figure_text=figure_text,
         spread_text=spread_text,
         percentage=percentage,
@@ -128,13 +127,6 @@ def _address(machine: str, key: str = "") -> str:
     """A graph's, or a machine's, address on the page."""
     parts = [machine, key] if key else [machine]
     return "#" + "/".join(quote(part, safe="(),'") for part in parts)
-
-
-def _text_of(figure: Figure | None, unit: str) -> str:
-    """A figure with the unit, "failed", or nothing where there is none."""
-    if figure is None:
-        return ""
-    return "failed" if figure.failed else figure_text(figure.median, unit)
 
 
 def _texts(names: Sequence[str]) -> str:

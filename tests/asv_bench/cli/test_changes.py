@@ -178,7 +178,7 @@ def test_a_change_that_stands_is_a_regression_and_another_machines_is_a_candidat
     page = project.page
     assert "confirmed regression" in page
     other = (project.root / "reports" / "pages" / "index.html").read_text()
-    assert "1 change for the worse in the last 20 commits measured, not confirmed" in other
+    assert "1 change for the worse suspected in the last 20 commits measured." in other
     assert re.search(r"compared \+[45]\.\d\d %.* in \d+ pairs", page)
     assert "1 regression confirmed in the last 20 commits measured." in page
     [confirmed] = [change for change in found if change["confirmation"]]

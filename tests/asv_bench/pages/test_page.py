@@ -26,9 +26,9 @@ IMPORT = "host.Startup.track_import"
 DESCRIBED = {STEP: ("seconds", ["model", "batch", "context"]), IMPORT: ("seconds", [])}
 
 
-def store(root: Path, name: str, commit: str, date: int, results: dict[str, Any]) -> None:
+def store(root: Path, commit: str, date: int, results: dict[str, Any]) -> None:
     """One result file of machine own-toy, whose CPU has a name that looks like HTML."""
-    folder = root / "reports" / name / "own-toy"
+    folder = root / "reports" / "asv" / "own-toy"
     store_results(folder, DESCRIBED, results, commit, date, cpu="<b>fast</b> cpu", gpu="none")
 
 
@@ -69,9 +69,8 @@ class References(HTMLParser):
 
 
 def test_the_page_stands_alone_and_says_what_was_measured(tmp_path: Path) -> None:
-    store(tmp_path, "asv", BASE, 1000, step_result(0.001, 0.002, 0.003))
-    store(tmp_path, "asv", HEAD, 2000, step_result(0.004, 0.004, 0.004))
-    store(tmp_path, "asv-worktree", "c" * 40, 3000, {IMPORT: [[0.5], [], "1", 6000, [[0.5]]]})
+    store(tmp_path, BASE, 1000, step_result(0.001, 0.002, 0.003))
+    store(tmp_path, HEAD, 2000, step_result(0.004, 0.004, 0.004))
     page = page_of(tmp_path)
     parsed = References(page)
     assert parsed.open == []
@@ -84,14 +83,12 @@ def test_the_page_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
     assert "Copyright (c) 2022 Leon Sorokin" in page
     said = texts_of(page)
     assert "Last measured: bbbbbbbb , the newest commit" in said
-    assert "The working tree differs from its commit; it was measured on 1970-01-01" in said
     step = r"step time, gpt2-tiny, batch 8, context 128 4\.00 ms ±0\.0 % bbbbbbbb"
     assert re.search(step, said)
-    assert "import 500 ms" in said
     content = figures_in(page)
     [machine] = content["machines"]
     assert [content["commits"]["hash"][place] for place in machine["commits"]] == [BASE, HEAD]
-    [graph] = [one for one in machine["graphs"] if one["lines"]]
+    [graph] = machine["graphs"]
     assert graph["key"] == f"{STEP}(gpt2-tiny, 8, 128)"
     [line] = graph["lines"]
     assert line["levels"] == [[0.002, 0.004], [0.0015, 0.004], [0.0025, 0.004]]
@@ -101,16 +98,16 @@ def test_the_page_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
 
 
 def test_figures_that_were_not_measured_again_say_how_long_ago_they_were(tmp_path: Path) -> None:
-    store(tmp_path, "asv", BASE, 1000, {IMPORT: [[0.5], [], "1", 5000, [[0.5]]]})
+    store(tmp_path, BASE, 1000, {IMPORT: [[0.5], [], "1", 5000, [[0.5]]]})
     for place, digit in enumerate("bcd"):
-        store(tmp_path, "asv", digit * 40, 2000 + place, step_result(0.002))
+        store(tmp_path, digit * 40, 2000 + place, step_result(0.002))
     said = texts_of(page_of(tmp_path))
     assert "import 500 ms last measured 3 commits ago" in said
     assert "context 128 2.00 ms dddddddd" in said
 
 
 def test_environments_have_lines_of_their_own(tmp_path: Path) -> None:
-    store(tmp_path, "asv", BASE, 1000, step_result(0.001))
+    store(tmp_path, BASE, 1000, step_result(0.001))
     [path] = (tmp_path / "reports" / "asv" / "own-toy").glob("a*.json")
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"python": "3.11"}))
@@ -128,7 +125,7 @@ def test_environments_have_lines_of_their_own(tmp_path: Path) -> None:
 
 def test_the_page_says_what_failed_and_what_was_left_out(tmp_path: Path) -> None:
     assert "Nothing has been measured yet" in page_of(tmp_path)
-    store(tmp_path, "asv", BASE, 1000, {IMPORT: [[None], [], "1", 5000]})
+    store(tmp_path, BASE, 1000, {IMPORT: [[None], [], "1", 5000]})
     (tmp_path / "reports" / "asv" / "own-toy" / "torn.json").write_text('{"commit')
     complaints: list[str] = []
     page = page_of(tmp_path, complaints)
