@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.report import build_own_page
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import WORKING_TREE
 from asv_bench.git.trees import working_tree
@@ -75,7 +74,10 @@ def bench(
     facts = session.record.machine
     files.show(figure_table(measured.figures, title_of(facts, commit)))
     path = session.write_record(files.record)
-    page = build_own_page(histories, console)
+    # Not at the top: every command would wait for jinja2.
+    from asv_bench.pages.site import build_page
+
+    page = build_page(histories, console)
     console.print(f"result: {results.relative_to(REPOSITORY) / facts.name}/{commit[:8]}-*.json")
     console.print(f"record: {path}")
     console.print(f"page:   {page}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -38,33 +39,24 @@ def report(
 
 def build_all_pages(histories: Histories, console: Console) -> Path:
     """Build the self-contained page, which is returned, and asv's own of results of commits."""
+    # Not at the top: every command would wait for jinja2.
+    from asv_bench.pages.site import build_page
+
     # asv knows commits only.
     if any(histories.results.glob("*/machine.json")) and not histories.labels:
         try:
             publish(histories, branch_to_show(histories.repository))
         except MeasurementFailed as error:
             print_sentences(console, [f"asv's own pages stay as they are: {error}"])
-    return build_own_page(histories, console)
-
-
-def build_own_page(histories: Histories, console: Console) -> Path:
-    """Build the self-contained page, and print what had to be left out of it."""
-    # Not at the top: every command would wait for jinja2.
-    from asv_bench.pages.site import build_page
-
-    complaints: list[str] = []
-    page = build_page(histories, complaints)
-    print_sentences(console, complaints)
-    return page
+    return build_page(histories, console)
 
 
 def branch_to_show(repository: Path) -> str:
     """The branch for asv's pages: main, or HEAD if there is no main."""
-    try:
-        main = Repository(repository).resolve("refs/heads/main")
-    except NoRepository:
-        return "HEAD"
-    return "HEAD" if main is None else "main"
+    with suppress(NoRepository):
+        if Repository(repository).resolve("refs/heads/main") is not None:
+            return "main"
+    return "HEAD"
 
 
 def publish(histories: Histories, branch: str) -> None:

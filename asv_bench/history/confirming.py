@@ -198,7 +198,7 @@ class Confirming(Session):
         # Not at the top: every command would wait for jinja2.
         from asv_bench.pages.site import build_page
 
-        console.print(f"page: {build_page(self._histories)}")
+        console.print(f"page: {build_page(self._histories, console)}")
 
     def _page(self, judged: Sequence[JudgedChange]) -> str:
         """What was compared as text for an issue."""

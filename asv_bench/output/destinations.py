@@ -83,5 +83,4 @@ def _write(path: Path, text: str) -> None:
 
 
 def _reason(error: OSError | RuntimeError) -> str:
-    said = getattr(error, "strerror", None) or str(error)
-    return said.lower() if said[1:].islower() else said
+    return getattr(error, "strerror", None) or str(error)

@@ -183,16 +183,15 @@ class MachineView:
         """What sets each environment apart; of a single one, nothing."""
         return [differing(one, self.stored.environments) for one in self.stored.environments]
 
-    def changed_commits(
-        self, *, lately: bool
-    ) -> list[tuple[Commit, list[tuple[Graph, JudgedChange]]]]:
-        """The commits at which figures moved, those that are news or the others, newest first."""
+    @property
+    def changed_commits(self) -> list[tuple[Commit, list[tuple[Graph, JudgedChange]]]]:
+        """The commits at which figures moved, newest first, with their changes, largest first."""
         found = [(graph, one) for graph in self.graphs for one in graph.changes]
         found.sort(
             key=lambda one: (self.newer[one[1].change.commit.hash], -abs(one[1].change.effect))
         )
         by_commit = groupby(found, key=lambda one: one[1].change.commit)
-        return [(commit, [*moved]) for commit, moved in by_commit if self.is_news(commit) == lately]
+        return [(commit, [*moved]) for commit, moved in by_commit]
 
     def is_news(self, commit: Commit) -> bool:
         """Whether a commit is among the last ones measured."""
@@ -209,9 +208,9 @@ class MachineView:
         where = f"in the last {lately} {kind_of(self.stored.commits[-1].hash)}s measured"
         bad = [
             one.standing is Standing.REGRESSION
-            for _, found in self.changed_commits(lately=True)
-            for _, one in found
-            if one.is_bad_news
+            for graph in self.graphs
+            for one in graph.changes
+            if one.is_bad_news and self.is_news(one.change.commit)
         ]
         if not bad:
             return "good", f"Nothing got worse {where}."
@@ -263,7 +262,8 @@ def machine_views(histories: Histories, complaints: list[str]) -> list[MachineVi
         newer = {one: len(series.order) - 1 - place for one, place in series.order.items()}
         if figures:
             title = hardware[0] if hardware else name
-            views.append(MachineView(stored, title, newer, sorted(graphs, key=_order_of)))
+            by_name = sorted(graphs, key=lambda graph: graph.series.benchmark)
+            views.append(MachineView(stored, title, newer, by_name))
     return views
 
 
@@ -335,10 +335,3 @@ class _Series:
             if (is_within or (is_around and is_alone)) and one.is_of(change.environment):
                 return one.said
         return kept
-
-
-def _order_of(graph: Graph) -> tuple[str, list[tuple[int, str]]]:
-    """Where a graph stands among those of its machine: batch 8 before batch 64."""
-    values = [value for _, value in graph.series.params]
-    numbers = [int(value) if value.isdecimal() else 0 for value in values]
-    return graph.series.benchmark, list(zip(numbers, values, strict=True))

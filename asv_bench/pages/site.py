@@ -12,18 +12,19 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from rich.console import Console
 
 from asv_bench.git.repository import GitError, Repository, kind_of
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.histories import Histories
+from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import figure_text, spread_text
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
-from asv_bench.pages.machine_view import LATELY, Graph, MachineView, machine_views
+from asv_bench.pages.machine_view import Graph, MachineView, machine_views
 from asv_bench.process.machine import machine_facts
 
 HERE = Path(__file__).parent
@@ -44,19 +45,19 @@ _PAGES = {"github": "/commit/", "gitlab": "/-/commit/"}
 """By a part of the host's name: what stands before the hash."""
 
 
-def build_page(histories: Histories, complaints: list[str] | None = None) -> Path:
+def build_page(histories: Histories, console: Console) -> Path:
     """Write the page of everything that is stored of a subject and return its path.
 
     The page is one file, and fetches nothing. What of the stored files is left out is said on it,
-    and in `complaints`.
+    and printed.
     """
-    here = machine_facts().name
-    left_out = [] if complaints is None else complaints
+    here, left_out = machine_facts().name, list[str]()
     # This machine's first, then those that measured last.
     views = sorted(
         machine_views(histories, left_out),
         key=lambda view: (view.stored.name != here, -view.newest_ms),
     )
+    print_sentences(console, left_out)
     page = render(
         histories.subject,
         views,
@@ -92,13 +93,11 @@ def render(
         payload=_packed(machines, commit_url),
         script=f"/*\n{_texts(LICENCE)}*/\n{_texts(SCRIPTS)}",
         style=_texts(STYLES),
-        address=_address,
         figure_text=figure_text,
         spread_text=spread_text,
         percentage=percentage,
         interval=interval(1),
         moment=_moment,
-        lately=LATELY,
         built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
@@ -121,12 +120,6 @@ def commit_url(configured: Path, repository: Path) -> str:
         return ""
     found = _REMOTE.fullmatch(remote.strip())
     return found.expand(rf"https://\g<host>/\g<path>{_PAGES[found['forge']]}") if found else ""
-
-
-def _address(machine: str, key: str = "") -> str:
-    """A graph's, or a machine's, address on the page."""
-    parts = [machine, key] if key else [machine]
-    return "#" + "/".join(quote(part, safe="(),'") for part in parts)
 
 
 def _texts(names: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from page_project import HERE, STEP, PageProject, figures_in, made_up_page
+from rich.console import Console
 from stored_figures import store_results
 from toy_project import git
 
@@ -38,8 +39,8 @@ def step_result(*samples: float, started: int = 5000) -> dict[str, Any]:
     return {STEP: [[middle], params, "1", started, [list(samples)]]}
 
 
-def page_of(root: Path, complaints: list[str] | None = None) -> str:
-    return build_page(Histories.of_checkout(root), complaints).read_text()
+def page_of(root: Path) -> str:
+    return build_page(Histories.of_checkout(root), Console()).read_text()
 
 
 def texts_of(page: str) -> str:
@@ -123,14 +124,15 @@ def test_environments_have_lines_of_their_own(tmp_path: Path) -> None:
     assert "batch 8, context 128 2.00 ms" in texts_of(page), "that which was measured last"
 
 
-def test_the_page_says_what_failed_and_what_was_left_out(tmp_path: Path) -> None:
+def test_the_page_says_what_failed_and_what_was_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "Nothing has been measured yet" in page_of(tmp_path)
     store(tmp_path, BASE, 1000, {IMPORT: [[None], [], "1", 5000]})
     (tmp_path / "reports" / "asv" / "own-toy" / "torn.json").write_text('{"commit')
-    complaints: list[str] = []
-    page = page_of(tmp_path, complaints)
+    page = page_of(tmp_path)
     assert "Left out reports/asv/own-toy/torn.json is not JSON" in texts_of(page)
-    assert "torn.json is not JSON" in complaints[0]
+    assert "torn.json is not JSON" in capsys.readouterr().out
     assert "import failed aaaaaaaa" in texts_of(page)
     assert figures_in(page)["machines"][0]["graphs"][0]["lines"][0]["levels"] == [[None]] * 3
 
@@ -263,7 +265,7 @@ def test_what_any_command_confirmed_is_confirmed_on_the_page(
         results = {"comparisons": [], "finding": {"confirmations": [compared]}}
     text = record(command, {"kind": "kvtrail"}, results, HERE)
     (tmp_path / "reports" / "runs" / f"{command}-2.json").write_text(text)
-    page = build_page(project.histories).read_text()
+    page = page_of(tmp_path)
     [graphs] = [one["graphs"] for one in figures_in(page)["machines"] if one["name"] == HERE]
     [graph] = [one for one in graphs if one["key"] == f"{STEP}(gpt2, 64)"]
     [change] = graph["changes"]
