@@ -19,8 +19,6 @@ from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.session.exit_codes import exit_codes_text
 from asv_bench.session.grouped import grouped
 
-HELP = "Tells, with evidence, which commit made a program slower or faster."
-LAB_HELP = "What the developers of kvtrail run: its kernels, and its earlier host paths."
 COMMITS = "Compare commits"
 RESULTS = "Keep a history"
 ENGINE = "Measure kvtrail's engine"
@@ -165,13 +163,14 @@ def build_app(name: str = "") -> typer.Typer:
     app = typer.Typer(
         name="kvtrail",
         cls=_Program,
-        help=HELP,
+        help="Tells, with evidence, which commit made a program slower or faster.",
         epilog=exit_codes_text(),
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
     app.callback()(_global_options)
-    lab = typer.Typer(name="lab", help=LAB_HELP, no_args_is_help=True)
+    of_lab = "What the developers of kvtrail run: its kernels, and its earlier host paths."
+    lab = typer.Typer(name="lab", help=of_lab, no_args_is_help=True)
     for command in COMMANDS:
         if name in ("", command.name):
             command.add_to(app)

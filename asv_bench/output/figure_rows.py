@@ -66,12 +66,9 @@ def figure_table(figures: Sequence[Figure], title: str) -> Table:
         Column("processes", "processes"),
     )
     rows: list[Row] = []
-    for figure in sorted(figures, key=place_of):
-        text = "failed" if figure.failed else figure_text(figure.median, figure.unit)
-        median = Cell(figure.median, text=text)
-        rows.append((*place_of(figure), median, figure.spread, figure.unit, len(figure.samples)))
-    caption = (
-        "Median over processes; ± is half the interquartile range. Step time is of a full batch "
-        "that decodes."
-    )
+    for one in sorted(figures, key=place_of):
+        text = "failed" if one.failed else figure_text(one.median, one.unit)
+        median = Cell(one.median, text=text)
+        rows.append((*place_of(one), median, one.spread, one.unit, len(one.samples)))
+    caption = "Median over processes; ± is half the interquartile range."
     return Table(columns, rows, title, caption)

@@ -1,8 +1,4 @@
-"""An answer as text for an issue or a pull request, in GitHub's Markdown.
-
-It holds what a reader who was not there needs: the answer, the figures, the remarks that come with
-them, the environment, and the one command that repeats the measurement.
-"""
+"""An answer as text for an issue or a pull request, in GitHub's Markdown."""
 
 from __future__ import annotations
 
@@ -43,14 +39,12 @@ def issue_text(
     if left := len(listed[_MOST_REMARKS:]):
         listed[_MOST_REMARKS:] = [f"- Left out here: {left} more."]
     captions = dict.fromkeys(table.caption for table in tables if table.caption)
-    facts = [f"- {name}: {_line(fact)}" for name, fact in environment.items() if fact]
+    facts = "\n".join(f"- {name}: {_line(fact)}" for name, fact in environment.items() if fact)
     after = [
         "\n".join(listed),
         *(f"<sub>{inline(caption)}</sub>" for caption in captions),
-        "To repeat it:",
-        fenced(command, "sh"),
-        "\n".join(("<details><summary>Environment</summary>", "", *facts)),
-        "</details>\n",
+        f"To repeat it:\n\n{fenced(command, 'sh')}",
+        f"<details><summary>Environment</summary>\n\n{facts}\n\n</details>\n",
     ]
     before = f"### {_line(heading)}\n\n{commits}"
     end = "\n\n".join(filter(None, after))
@@ -77,17 +71,16 @@ def environment_of(
     `with_torch` says whether lives run with the ruler's own torch and its number of threads.
     """
     machine = record.machine
-    python = [f"Python {machine.python}"]
+    software = [f"Python {machine.python}", f"kvtrail {__version__}"]
     if with_torch:
         threads = f"{threads_text(record.threads)} a process"
-        python += [f"torch {machine.torch}", f"Triton {machine.triton}", threads]
-    driver = f"driver {machine.driver}" if machine.gpu and machine.driver else ""
-    memory = f"{machine.memory_gib:.0f} GiB" if machine.memory_gib else ""
+        software += [f"torch {machine.torch}", f"Triton {machine.triton}", threads]
+    driver = f", driver {machine.driver}" if machine.gpu and machine.driver else ""
     return {
         "measured": measured.removeprefix("measuring "),
-        "machine": ", ".join(filter(None, (place_of(machine, devices), driver, memory))),
+        "machine": f"{place_of(machine, devices)}{driver}",
         "system": f"{machine.os}, kernel {machine.kernel}",
-        "software": ", ".join([*python, f"kvtrail {__version__}"]),
+        "software": ", ".join(software),
         "begun": f"{record.started}, {seconds:.0f} s",
     }
 

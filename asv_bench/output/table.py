@@ -70,12 +70,10 @@ class Column:
 
     def text_of(self, cell: Cell) -> Text:
         """A cell as people see it, its note below it."""
-        if cell.text is not None:
-            text = cell.text
-        else:
+        text = cell.text
+        if text is None:
             text = MISSING if _is_missing(cell.value) else self.show(cell.value)
-        drawn = Text(text, style=cell.style)
-        return Text.assemble(drawn, (f"\n{cell.note}", "dim")) if cell.note else drawn
+        return Text.assemble((text, cell.style), (f"\n{cell.note}" if cell.note else "", "dim"))
 
 
 @dataclass(frozen=True, slots=True)
