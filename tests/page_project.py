@@ -21,7 +21,7 @@ from asv_bench.history.histories import Histories
 from asv_bench.history.sessions import SessionStarts
 from asv_bench.history.standing import ANSWERS, JudgedChange, keep_answers
 from asv_bench.history.stored_changes import MachineHistory, stored_changes
-from asv_bench.pages.machine_view import Graph, MachineView
+from asv_bench.pages.machine_view import MachineView
 from asv_bench.pages.site import render
 
 HERE, OTHER = "own-this", "own-other"
@@ -182,35 +182,28 @@ def made_up_page(*, benchmarks: int, commits: int) -> str:
         )
         for number in range(commits)
     )
-    graphs: list[Graph] = []
-    measured: list[Figure] = []
-    for number in range(benchmarks):
-        series = Series(f"suite{number % 20}.Suite.track_{number}", ())
-        levels = 10.0 ** draws.uniform(-6, 0) * np.exp(0.01 * draws.standard_normal((commits, 5)))
-        figures = {
-            place: Figure(
-                series,
-                "seconds",
-                "machine",
-                commit.hash,
-                DAY_MS * (20_000 + place),
-                tuple(row),
-                DAY_MS,
-            )
-            for place, (commit, row) in enumerate(zip(made, levels.tolist(), strict=True))
-        }
-        measured += figures.values()
-        graphs.append(Graph(series, "suite", f"{number}", "seconds", "", {0: figures}))
+    figures = [
+        Figure(
+            Series(f"suite{number % 20}.Suite.track_{number}", ()),
+            "seconds",
+            "machine",
+            commit.hash,
+            DAY_MS * (20_000 + place),
+            tuple((level * np.exp(0.01 * draws.standard_normal(5))).tolist()),
+            DAY_MS,
+        )
+        for number, level in enumerate(10.0 ** draws.uniform(-6, 0, benchmarks))
+        for place, commit in enumerate(made)
+    ]
     stored = MachineHistory(
         "machine",
-        measured,
-        dates_of(measured),
+        figures,
+        dates_of(figures),
         made,
         off_line=0,
-        environments=[(("python", "3.11"),)],
+        environments=[()],
         sessions=SessionStarts((DAY_MS,)),
         ratios={},
     )
-    behind = {commit.hash: commits - 1 - place for place, commit in enumerate(made)}
-    view = MachineView(stored, "a CPU", behind, graphs)
-    return render("made up", [view], "machine")
+    order = {commit.hash: place for place, commit in enumerate(made)}
+    return render("made up", [MachineView(stored, "a CPU", order, {}, [], [])], "machine")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -148,8 +148,8 @@ class Graph:
     # By the places of environments among those of the machine, the last measured at the end:
     # figures by the places of their commits, ascending.
     lines: Mapping[int, dict[int, Figure]]
-    changes: Sequence[JudgedChange] = ()  # in the order of places
-    verdicts: Sequence[StoredVerdict] = ()  # on two commits that were measured
+    changes: Sequence[JudgedChange]  # in the order of places
+    verdicts: Sequence[StoredVerdict]  # the newest on each two commits that were measured
 
     @property
     def measured(self) -> dict[int, Figure]:
@@ -161,34 +161,42 @@ class Graph:
         """The figure that was measured last; None where no commit of the line was measured."""
         return next(reversed(self.measured.values()), None)
 
-    @property
-    def pattern(self) -> str:
-        """A regular expression for `--metric` that finds it alone, with its texts in quotes."""
-        values = [rf"['\"]?{re.escape(value)}['\"]?" for _, value in self.series.params]
-        called = rf"\({', '.join(values)}\)" if values else ""
-        return f"^{re.escape(self.series.benchmark)}{called}$"
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MachineView:
     """Everything that is stored of one machine; places are those of its commits."""
 
     stored: MachineHistory
     title: str  # the hardware that people know it by
-    newer: Mapping[str, int]  # how many of the line are newer than each commit, by full hash
-    graphs: Sequence[Graph]
+    order: Mapping[str, int]  # of all commits of the line by full hash, or of labels
+    answers: Mapping[AnswerKey, Comparison]  # to changes, by `changes`
+    verdicts: Sequence[StoredVerdict]  # by other commands, oldest first
+    acknowledged: Sequence[Acknowledgement]
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Where its commits stand, by full hash, or label."""
+        return {commit.hash: place for place, commit in enumerate(self.stored.commits)}
 
     @property
     def environments(self) -> list[str]:
         """What sets each environment apart; of a single one, nothing."""
         return [differing(one, self.stored.environments) for one in self.stored.environments]
 
+    @cached_property
+    def graphs(self) -> list[Graph]:
+        """A graph for each series, in the order of their benchmarks."""
+        figures: dict[Series, list[Figure]] = {}
+        for figure in sorted(self.stored.figures, key=lambda one: one.series.benchmark):
+            figures.setdefault(figure.series, []).append(figure)
+        return [self._graph(series, members) for series, members in figures.items()]
+
     @property
     def changed_commits(self) -> list[tuple[Commit, list[tuple[Graph, JudgedChange]]]]:
         """The commits at which figures moved, newest first, with their changes, largest first."""
         found = [(graph, one) for graph in self.graphs for one in graph.changes]
         found.sort(
-            key=lambda one: (self.newer[one[1].change.commit.hash], -abs(one[1].change.effect))
+            key=lambda one: (-self.order[one[1].change.commit.hash], -abs(one[1].change.effect))
         )
         by_commit = groupby(found, key=lambda one: one[1].change.commit)
         return [(commit, [*moved]) for commit, moved in by_commit]
@@ -221,7 +229,7 @@ class MachineView:
 
     def ago(self, commit: Commit) -> str:
         """How many commits, or labels, are newer than one, in words."""
-        newer, kind = self.newer[commit.hash], kind_of(commit.hash)
+        newer, kind = len(self.order) - 1 - self.order[commit.hash], kind_of(commit.hash)
         return f"{counted(newer, kind)} ago" if newer else f"the newest {kind}"
 
     @property
@@ -229,57 +237,8 @@ class MachineView:
         """When something was measured last, in milliseconds since 1970."""
         return max((figure.started_ms for figure in self.stored.figures), default=0)
 
-
-def machine_views(histories: Histories, complaints: list[str]) -> list[MachineView]:
-    """The view of each machine of which figures are stored.
-
-    What has to be left out is said in `complaints`.
-    """
-    results = histories.read()
-    complaints += results.complaints
-    verdicts = [one for found in read_verdicts(histories).values() for one in found]
-    acknowledged = read_acknowledged(histories.folder)
-    line: Sequence[str] = histories.labels
-    if not line:
-        with suppress(GitError):
-            line = Repository(histories.repository).first_parents("HEAD")
-    views: list[MachineView] = []
-    for name, facts in results.machines.items():
-        stored = MachineHistory.of(name, results, histories, complaints)
-        series = _Series(
-            stored,
-            {one: n for n, one in enumerate(line or [one.hash for one in stored.commits])},
-            read_answers(histories.folder / ANSWERS, name, complaints),
-            [one for one in verdicts if one.machine.name == name],
-            acknowledged,
-        )
-        figures: dict[Series, list[Figure]] = {}
-        for figure in stored.figures:
-            figures.setdefault(figure.series, []).append(figure)
-        graphs = map(series.graph, figures.values())
-        known = {**facts, **dict(stored.environments[0] if stored.environments else ())}
-        hardware = [known[key] for key in ("gpu", "cpu") if known.get(key, "none") != "none"]
-        newer = {one: len(series.order) - 1 - place for one, place in series.order.items()}
-        if figures:
-            title = hardware[0] if hardware else name
-            by_name = sorted(graphs, key=lambda graph: graph.series.benchmark)
-            views.append(MachineView(stored, title, newer, by_name))
-    return views
-
-
-@dataclass(frozen=True, slots=True)
-class _Series:
-    """The series of a machine, with what is said of their changes."""
-
-    stored: MachineHistory
-    order: Mapping[str, int]  # of all commits of the line, or labels
-    answers: Mapping[AnswerKey, Comparison]  # by `changes`
-    verdicts: Sequence[StoredVerdict]  # by other commands, oldest first
-    acknowledged: Sequence[Acknowledgement]
-
-    def graph(self, figures: Sequence[Figure]) -> Graph:
-        """The graph of one series."""
-        places = {commit.hash: place for place, commit in enumerate(self.stored.commits)}
+    def _graph(self, series: Series, figures: Sequence[Figure]) -> Graph:
+        places = self.places
         lines: dict[int, dict[int, Figure]] = {}
         changes: list[JudgedChange] = []
         # The environment that was measured last comes first here, and last on the graph.
@@ -293,19 +252,18 @@ class _Series:
                     JudgedChange(one, self._answer(one, found), reason_for(one, self.acknowledged))
                     for one in found
                 )
-        first = figures[0]
-        group, name, label = words_of(first)
+        group, name, label = words_of(figures[0])
         newest = {
             (one.said.base, one.said.head): one
             for one in self.verdicts
-            if one.key == first.series.name and {one.said.base, one.said.head} <= places.keys()
+            if one.key == series.name and {one.said.base, one.said.head} <= places.keys()
         }
         return Graph(
-            first.series,
+            series,
             group,
             f"{name}, {label}" if label else name,
-            first.unit,
-            first.better,
+            figures[0].unit,
+            figures[0].better,
             lines,
             sorted(changes, key=lambda one: places[one.change.commit.hash]),
             list(newest.values()),
@@ -335,3 +293,33 @@ class _Series:
             if (is_within or (is_around and is_alone)) and one.is_of(change.environment):
                 return one.said
         return kept
+
+
+def machine_views(histories: Histories, complaints: list[str]) -> list[MachineView]:
+    """The view of each machine of which figures are stored.
+
+    What has to be left out is said in `complaints`.
+    """
+    results = histories.read()
+    complaints += results.complaints
+    verdicts = [one for found in read_verdicts(histories).values() for one in found]
+    line: Sequence[str] = histories.labels
+    if not line:
+        with suppress(GitError):
+            line = Repository(histories.repository).first_parents("HEAD")
+    views: list[MachineView] = []
+    for name, facts in results.machines.items():
+        stored = MachineHistory.of(name, results, histories, complaints)
+        known = {**facts, **dict(stored.environments[0] if stored.environments else ())}
+        hardware = [known[key] for key in ("gpu", "cpu") if known.get(key, "none") != "none"]
+        view = MachineView(
+            stored,
+            hardware[0] if hardware else name,
+            {one: n for n, one in enumerate(line or [one.hash for one in stored.commits])},
+            read_answers(histories.folder / ANSWERS, name, complaints),
+            [one for one in verdicts if one.machine.name == name],
+            read_acknowledged(histories.folder),
+        )
+        if view.graphs:
+            views.append(view)
+    return views

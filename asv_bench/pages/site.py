@@ -164,14 +164,17 @@ def _packed(views: Sequence[MachineView], commit_url: str) -> str:
 
 
 def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
-    places = {commit.hash: place for place, commit in enumerate(view.stored.commits)}
+    places, series = view.places, graph.series
+    # It finds this series alone, and its texts with quotes around them.
+    values = ", ".join(rf"['\"]?{re.escape(value)}['\"]?" for _, value in series.params)
+    pattern = re.escape(series.benchmark) + (rf"\({values}\)" if values else "")
     return {
-        "key": graph.series.name,
+        "key": series.name,
         "group": graph.group,
         "title": graph.title,
         "unit": graph.unit,
         "better": graph.better or "lower",
-        "metric": graph.pattern,
+        "metric": f"^{pattern}$",
         "lines": [
             {
                 "environment": environment,
