@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +23,7 @@ import msgspec
 from asv_bench.errors import Refused
 from asv_bench.measure.samples import Absence, CommitUnusable, Reading, Round, RoundSource
 from asv_bench.output.record import WORKPLACE, Record
-from asv_bench.output.stored_json import LineFile
+from asv_bench.output.stored_json import UnreadableFile, parsed
 
 FOLDER = WORKPLACE / ".asv" / "log"
 RULER = Path(__file__).resolve().parents[1]
@@ -75,7 +76,11 @@ Entry = KeptRound | Prepared | Unusable | Finished
 
 
 class Log:
-    """What one command measured, in the order in which it was measured; `noun` is its unit."""
+    """What one command measured, in the order in which it was measured; `noun` is its unit.
+
+    It is a file of JSON lines that outlives an interruption: entries are on disk as soon as they
+    are kept, from several threads.
+    """
 
     def __init__(self, path: Path, noun: str = "pairs") -> None:
         self.path = path
@@ -87,7 +92,9 @@ class Log:
         self._waiting: dict[tuple[str, tuple[str, ...]], deque[KeptRound]] = defaultdict(deque)
         self._absences: dict[str, dict[str, Absence]] = {}
         self._unusable: dict[str, Unusable] = {}
-        self._lines = LineFile(path, "an entry of the log", self._take)
+        # A sentence for each line that is no entry and is left out, and one if writing failed.
+        self.complaints: list[str] = []
+        self._read()
         self.restored = self.count
 
     @classmethod
@@ -112,11 +119,6 @@ class Log:
             path.unlink()
             log = cls(path, noun)
         return log
-
-    @property
-    def complaints(self) -> list[str]:
-        """See `LineFile`."""
-        return self._lines.complaints
 
     def sentences(self) -> list[str]:
         """How many rounds are reused, and which lines were left out."""
@@ -144,12 +146,35 @@ class Log:
     def keep(self, entry: Entry) -> None:
         """Append what was learnt."""
         self.count += isinstance(entry, KeptRound)
-        self._lines.append(msgspec.to_builtins(entry))
+        line = json.dumps(msgspec.to_builtins(entry), separators=(",", ":")) + "\n"
+        try:
+            with self._lock, self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            # What is measured is still in memory, and has its record at the end.
+            lost = f"{self.path} cannot be written: {error.strerror}. Nothing more is kept there."
+            if lost not in self.complaints:
+                self.complaints.append(lost)
 
     def finish(self) -> None:
         """Note that the command has its answer."""
         if not self.finished:
             self.keep(Finished())
+
+    def _read(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = self.path.read_bytes() if self.path.exists() else b""
+        whole, newline, torn = kept.rpartition(b"\n")
+        if torn:
+            # The line that was being written when the process was killed.
+            os.truncate(self.path, len(whole + newline))
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                parsed(f"line {number} of {self.path}", "an entry of the log", line, self._take)
+            except UnreadableFile as error:
+                self.complaints.append(f"{error} It is left out.")
 
     def _take(self, content: Mapping[str, Any]) -> None:
         match entry := msgspec.convert(content, Entry):
