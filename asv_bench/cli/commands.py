@@ -136,14 +136,11 @@ COMMANDS = (
     Command("headline", "cli.headline:headline", ENGINE, is_alone=True),
     Command("peers", "cli.peers:peers", ENGINE),
     Command("profile", "cli.profile:run", ENGINE),
-)
-"""In the order of the help: users' commands first."""
-LAB_COMMANDS = (
     Command("roofline", "cli.roofline:run", LAB, is_alone=True),
     Command("ladder", "studies.ladder.command:run", LAB, is_alone=True),
 )
-"""`lab VERB`."""
-_BY_NAME = {command.name: command for command in (*COMMANDS, *LAB_COMMANDS)}
+"""In the order of the help: users' commands first, and `lab VERB` last."""
+_BY_NAME = {command.name: command for command in COMMANDS}
 
 
 class _Program(TyperGroup):
@@ -173,10 +170,9 @@ def build_app(name: str = "") -> typer.Typer:
     lab = typer.Typer(name="lab", help=of_lab, no_args_is_help=True)
     for command in COMMANDS:
         if name in ("", command.name):
-            command.add_to(app)
-    for command in (*LAB_COMMANDS, CALIBRATE):
-        if name in ("", command.name):
-            command.add_to(lab, hidden=command is CALIBRATE)
+            command.add_to(lab if command.panel == LAB else app)
+    if name in ("", CALIBRATE.name):
+        CALIBRATE.add_to(lab, hidden=True)
     app.add_typer(lab, rich_help_panel=LAB)
     return app
 

@@ -17,9 +17,8 @@ from asv_bench.history.filing import write_published
 from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.stored_json import read_stored
-from asv_bench.process.run_apart import last_words
-from asv_bench.process.run_apart import run_apart
+from asv_bench.output.stored_json import UnreadableFile, read_stored
+from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.session.options import AxisKind, ResultsFolder, SubjectPath
 from asv_bench.subjects.choose import Choice
 
@@ -46,7 +45,7 @@ def build_all_pages(histories: Histories, console: Console) -> Path:
     if any(histories.results.glob("*/machine.json")) and not histories.labels:
         try:
             publish(histories, branch_to_show(histories.repository))
-        except MeasurementFailed as error:
+        except (MeasurementFailed, UnreadableFile) as error:
             print_sentences(console, [f"asv's own pages stay as they are: {error}"])
     return build_page(histories, console)
 
@@ -62,12 +61,9 @@ def branch_to_show(repository: Path) -> str:
 def publish(histories: Histories, branch: str) -> None:
     """Build asv's pages of what is stored of the commits on a branch, in a folder of this process.
 
-    Raises MeasurementFailed with asv's own words, or where its configuration is missing.
+    Raises MeasurementFailed with asv's own words, and UnreadableFile where its configuration is.
     """
-    source = histories.configured / "asv.conf.json"
-    if not source.is_file():
-        raise MeasurementFailed(f"{source} is missing; run this from a checkout of the project.")
-    config = read_stored(source, "asv's configuration", dict)
+    config = read_stored(histories.configured / "asv.conf.json", "asv's configuration", dict)
     with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
         shown, path = Path(scratch) / "results", Path(scratch) / "asv.conf.json"
         write_published(read_results(histories.results), histories.results, shown)

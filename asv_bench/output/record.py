@@ -19,14 +19,9 @@ from typing import Any
 from rich.console import Console
 
 from asv_bench.errors import Refused
-from asv_bench.git.trees import WorkingTree
-from asv_bench.git.trees import working_tree
-from asv_bench.output.console import print_sentences
-from asv_bench.output.destinations import require_writable
-from asv_bench.output.destinations import write_text
-from asv_bench.output.console import make_console
-from asv_bench.output.console import print_table
-from asv_bench.output.destinations import STANDARD_OUTPUT
+from asv_bench.git.trees import WorkingTree, working_tree
+from asv_bench.output.console import make_console, print_sentences, print_table
+from asv_bench.output.destinations import STANDARD_OUTPUT, require_writable, write_text
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.output.table import Table, to_csv
 from asv_bench.process.environment import measured_threads, threads_text

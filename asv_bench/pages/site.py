@@ -29,20 +29,13 @@ from asv_bench.process.machine import machine_facts
 
 HERE = Path(__file__).parent
 LICENCE = ("uplot/LICENSE",)
-SCRIPTS = (
-    "uplot/uPlot.iife.min.js",
-    "scripts/data.js",
-    "scripts/marks.js",
-    "scripts/graph.js",
-    "scripts/page.js",
-)
+OWN_SCRIPTS = [f"scripts/{name}.js" for name in ("data", "marks", "graph", "page")]
+SCRIPTS = ("uplot/uPlot.iife.min.js", *OWN_SCRIPTS)
 STYLES = ("uplot/uPlot.min.css", "templates/style.css")
 _REMOTE = re.compile(
     r"(?:https?://|ssh://)?(?:[^@/]+@)?(?P<host>[\w.-]*(?P<forge>github|gitlab)[\w.-]*)"
     r"(?::\d+(?=/))?[:/]/?(?P<path>[\w./~-]+?)(?:\.git)?/?"
 )
-_PAGES = {"github": "/commit/", "gitlab": "/-/commit/"}
-"""By a part of the host's name: what stands before the hash."""
 
 
 def build_page(histories: Histories, console: Console) -> Path:
@@ -119,7 +112,10 @@ def commit_url(configured: Path, repository: Path) -> str:
     except GitError:
         return ""
     found = _REMOTE.fullmatch(remote.strip())
-    return found.expand(rf"https://\g<host>/\g<path>{_PAGES[found['forge']]}") if found else ""
+    if found is None:
+        return ""
+    between = "/-" if found["forge"] == "gitlab" else ""
+    return f"https://{found['host']}/{found['path']}{between}/commit/"
 
 
 def _texts(names: Sequence[str]) -> str:

@@ -14,11 +14,8 @@ from rich.console import Console
 from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
-from asv_bench.git.repository import WORKING_TREE
-from asv_bench.git.repository import Commit
-from asv_bench.git.repository import kind_of
-from asv_bench.output.record import REPOSITORY
-from asv_bench.output.record import TableFiles
+from asv_bench.git.repository import WORKING_TREE, Commit, kind_of
+from asv_bench.output.record import REPOSITORY, TableFiles
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject

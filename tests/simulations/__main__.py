@@ -19,8 +19,7 @@ from typing import Any
 from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record
-from asv_bench.output.record import TableFiles
+from asv_bench.output.record import Record, TableFiles
 
 from . import bisect as of_bisect
 from . import changes as of_changes
