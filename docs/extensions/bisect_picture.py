@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from asv_bench.output.drawing import quieten, svg_of
+from asv_bench.studies.ladder.drawing import quieten, svg_of
 
 TIME, CULPRIT = "#0969da", "#cf222e"
 SIZE_INCHES = (8.8, 4.0)

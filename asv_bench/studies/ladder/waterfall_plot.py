@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from asv_bench.output.drawing import quieten, svg_of
+from asv_bench.studies.ladder.drawing import quieten, svg_of
 
 WIDTH_INCHES = 7.6
 INCHES_A_RUNG = 0.34
