@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-_SPREAD = 1.2
-"""The largest of several figures of one thing over the smallest, beyond which they disagree."""
+_SPREAD = 1.2  # the largest figure of one thing over the smallest, beyond which they disagree
 
 
 def first_of(names: Sequence[str], most: int) -> str:
@@ -35,9 +34,8 @@ def processes_apart(
     if not listed:
         return []
     return [
-        f"Warning: {of_what} that measured the same disagree by more than "
-        f"{100 * (_SPREAD - 1):.0f} %: {first_of(listed, 3)}. Make the machine idle and "
-        f"measure again before you believe them."
+        f"Warning: {of_what} that measured the same disagree by more than 20 %: "
+        f"{first_of(listed, 3)}. Make the machine idle and measure again before you believe them."
     ]
 
 

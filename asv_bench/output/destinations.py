@@ -44,9 +44,7 @@ def write_text(path: Path, text: str) -> Path:
     """Write a file in one piece: a reader sees the old text or the new, never half of it.
 
     What is no regular file, such as a pipe or a device, is written to as it stands. Missing folders
-    are made, and "-" is standard output.
-
-    Raises MeasurementFailed if the file could not be written.
+    are made, and "-" is standard output. Raises MeasurementFailed if it could not be written.
     """
     try:
         _write(path, text)

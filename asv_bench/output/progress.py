@@ -56,8 +56,7 @@ class Progress:
     ) -> None:
         """Say how many are done, what is being done and how many there will be; None: no change.
 
-        `seconds_left` is how long the rest takes, where the caller knows better than by the mean of
-        those done.
+        `seconds_left` is given where the caller knows better than by the mean of those done.
         """
         if done == 0:
             self._since = None

@@ -1,7 +1,4 @@
-"""What a measuring command leaves behind: a JSON file that says where every figure came from.
-
-And the files that its tables go to.
-"""
+"""What a measuring command leaves behind: a JSON record, and the files of its tables."""
 
 from __future__ import annotations
 
@@ -80,7 +77,6 @@ class Record:
         return {
             "schema": SCHEMA,
             "command": self.command,
-            # Without the program's own path, for the same reason.
             "argv": words_without_secrets(list(map(without_folders, sys.argv[1:]))),
             "started": self.started,
             "commit": self.tree.commit,

@@ -117,9 +117,8 @@ def positive(value: Any) -> float:
 
 def figure(value: Any) -> float:
     """The same of a figure that may be a text, as one that was printed is."""
-    if isinstance(value, str) and _DECIMAL.fullmatch(value.strip()):
-        return positive(float(value))
-    return positive(value)
+    is_printed = isinstance(value, str) and _DECIMAL.fullmatch(value.strip())
+    return positive(float(value) if is_printed else value)
 
 
 def count(value: Any) -> float:

@@ -82,10 +82,8 @@ class Cell:
 
     value: Any  # what CSV and JSON get
     style: str = ""  # of its text on a terminal, in rich's words
-    # Small print below the text; the text itself stays alone in CSV and JSON.
-    note: str = ""
-    # What is shown; None: as the column shows its values.
-    text: str | None = None
+    note: str = ""  # small print below the text, which stays alone in CSV and JSON
+    text: str | None = None  # what is shown; None: as the column shows its values
 
 
 Row: TypeAlias = Sequence[Any]

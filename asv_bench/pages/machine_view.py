@@ -16,13 +16,7 @@ import msgspec
 from asv_bench.compare.confirmation import Standing
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit, GitError, Repository, kind_of, short
-from asv_bench.history.asv_results import (
-    Better,
-    EnvironmentFacts,
-    Figure,
-    Series,
-    differing,
-)
+from asv_bench.history.asv_results import Better, Figure, Series, differing
 from asv_bench.history.change_points import Change
 from asv_bench.history.estimate import counted
 from asv_bench.history.histories import OWN, Histories
@@ -78,11 +72,6 @@ class StoredVerdict:
         pairs = f"{effect} against {short(said.base)} in {said.pairs_used} pairs"
         return f"{self.command}: {said.word}, {pairs}"
 
-    def is_of(self, environment: EnvironmentFacts) -> bool:
-        """Whether it says something of figures of an environment of its machine."""
-        ran = self.machine
-        return ran.python is None or is_with(environment, ran.python, ran.torch, ran.triton)
-
 
 class _Record(msgspec.Struct):
     command: Command
@@ -95,8 +84,7 @@ class _Record(msgspec.Struct):
 def read_verdicts(histories: Histories) -> dict[Path, list[StoredVerdict]]:
     """The verdicts on the subject of some histories by their records, oldest first.
 
-    Records are looked for where commands leave them, and beside the histories, where people keep
-    some. What is not such a record is passed over.
+    Records are where commands leave them, or beside the histories; what is none is passed over.
     """
     runs = histories.folder / "runs" if histories.is_own else RUNS
     folders = (runs, histories.folder, histories.folder / "verdicts")
@@ -112,11 +100,7 @@ def read_verdicts(histories: Histories) -> dict[Path, list[StoredVerdict]]:
 
 
 def _verdicts(histories: Histories, content: dict[str, Any]) -> tuple[str, list[StoredVerdict]]:
-    """When a record began, and what it says of single benchmarks.
-
-    Raises what Python raises where a file is no record, and ValueError where it is of another
-    subject.
-    """
+    """When a record began, and what it says; ValueError where it is of another subject."""
     record = msgspec.convert(content, _Record)
     # Records from before there were subjects name none, and are of kvtrail.
     subject = record.settings.get("subject") or {"kind": OWN}
@@ -152,14 +136,9 @@ class Graph:
     verdicts: Sequence[StoredVerdict]  # the newest on each two commits that were measured
 
     @property
-    def measured(self) -> dict[int, Figure]:
-        """The figures by their places, in the environment that was measured last."""
-        return [*self.lines.values()][-1] if self.lines else {}
-
-    @property
-    def newest(self) -> Figure | None:
-        """The figure that was measured last; None where no commit of the line was measured."""
-        return next(reversed(self.measured.values()), None)
+    def newest(self) -> tuple[int, Figure] | None:
+        """What was measured last, with its place; None where no commit of the line was."""
+        return [*[*self.lines.values()][-1].items()][-1] if self.lines else None
 
 
 @dataclass(frozen=True)
@@ -290,16 +269,17 @@ class MachineView:
             is_within = since <= base < head <= until
             is_around = base <= since and until <= head
             is_alone = not any(base < last and first < head for first, last in ranges.values())
-            if (is_within or (is_around and is_alone)) and one.is_of(change.environment):
+            ran = one.machine
+            is_there = ran.python is None or is_with(
+                change.environment, ran.python, ran.torch, ran.triton
+            )
+            if is_there and (is_within or (is_around and is_alone)):
                 return one.said
         return kept
 
 
 def machine_views(histories: Histories, complaints: list[str]) -> list[MachineView]:
-    """The view of each machine of which figures are stored.
-
-    What has to be left out is said in `complaints`.
-    """
+    """The view of each machine that has figures; what is left out is said in `complaints`."""
     results = histories.read()
     complaints += results.complaints
     verdicts = [one for found in read_verdicts(histories).values() for one in found]
