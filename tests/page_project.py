@@ -1,9 +1,8 @@
-"""Made-up checkouts and sites for tests of pages: one that has everything, and heavy ones."""
+"""A made-up checkout for tests of pages, which has everything that they show."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import re
 import subprocess
@@ -15,14 +14,9 @@ from typing import Any
 import numpy as np
 
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.git.repository import Commit
-from asv_bench.history.asv_results import Figure, Series, dates_of
 from asv_bench.history.histories import Histories
-from asv_bench.history.sessions import SessionStarts
 from asv_bench.history.standing import ANSWERS, JudgedChange, keep_answers
-from asv_bench.history.stored_changes import MachineHistory, stored_changes
-from asv_bench.pages.machine_view import MachineView
-from asv_bench.pages.site import render
+from asv_bench.history.stored_changes import stored_changes
 
 HERE, OTHER = "own-this", "own-other"
 STEP = "decode.Decode.track_step_time"
@@ -133,35 +127,26 @@ class PageProject:
 
     def _answer(self) -> None:
         """The rise at batch 8 is confirmed, by `compare` too; the fall is acknowledged."""
+        folder, fall = self.root / "reports", self.hashes[FALL_AT]
+        ends = self.hashes[STEP_AT - 1], self.hashes[STEP_AT]
+        said = Comparison(f"{STEP}('gpt2', 8)", *ends, Verdict.SLOWER, 0.079, (0.07, 0.09), 0.95)
         judged = [
-            JudgedChange(
-                change,
-                _slower("b", change.since.hash, change.until.hash, effect=0.079, pairs=8),
-            )
+            JudgedChange(change, replace(said, pairs_used=8))
             for change in stored_changes(self.histories, (), HERE).found
             if change.series.param("batch") == "8"
         ]
-        folder = self.root / "reports"
         keep_answers(folder / ANSWERS, "2026-11-20T10:00:00+00:00", judged)
-        fall = self.hashes[FALL_AT]
         text = f'[[acknowledged]]\ncommit = "{fall[:10]}"\nwhy = "Names are <shorter> now."\n'
         (folder / "acknowledged.toml").write_text(text)
-        ends = self.hashes[STEP_AT - 1], self.hashes[STEP_AT]
-        compared = _slower(f"{STEP}('gpt2', 8)", *ends, effect=0.081, pairs=6)
         record = {
             "command": "compare",
             "started": "2026-11-21T10:00:00+00:00",
             "machine": {"name": HERE},
             "settings": {"subject": {"kind": "kvtrail"}},
-            "results": {"comparisons": [compared.to_json()]},
+            "results": {"comparisons": [replace(said, effect=0.081, pairs_used=6).to_json()]},
         }
         (folder / "runs").mkdir()
         (folder / "runs" / "compare-20261121T100000-1.json").write_text(json.dumps(record))
-
-
-def _slower(benchmark: str, base: str, head: str, *, effect: float, pairs: int) -> Comparison:
-    said = Comparison(benchmark, base, head, Verdict.SLOWER, effect, (0.07, 0.09), 0.95)
-    return replace(said, pairs_used=pairs)
 
 
 def figures_in(page: str) -> dict[str, Any]:
@@ -169,41 +154,3 @@ def figures_in(page: str) -> dict[str, Any]:
     [payload] = re.findall(r'<script type="text/plain" id="figures">(.*?)</script>', page, re.S)
     content: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(payload)))
     return content
-
-
-def made_up_page(*, benchmarks: int, commits: int) -> str:
-    """A page of many figures, to see what it weighs: five processes a commit, noise of 1 %."""
-    draws = np.random.default_rng(3)
-    made = tuple(
-        Commit(
-            hashlib.sha1(str(number).encode()).hexdigest(),
-            f"Say in a sentence of usual length what change {number} does",
-            f"Author {number % 7}",
-        )
-        for number in range(commits)
-    )
-    figures = [
-        Figure(
-            Series(f"suite{number % 20}.Suite.track_{number}", ()),
-            "seconds",
-            "machine",
-            commit.hash,
-            DAY_MS * (20_000 + place),
-            tuple((level * np.exp(0.01 * draws.standard_normal(5))).tolist()),
-            DAY_MS,
-        )
-        for number, level in enumerate(10.0 ** draws.uniform(-6, 0, benchmarks))
-        for place, commit in enumerate(made)
-    ]
-    stored = MachineHistory(
-        "machine",
-        figures,
-        dates_of(figures),
-        made,
-        off_line=0,
-        environments=[()],
-        sessions=SessionStarts((DAY_MS,)),
-        ratios={},
-    )
-    order = {commit.hash: place for place, commit in enumerate(made)}
-    return render("made up", [MachineView(stored, "a CPU", order, {}, [], [])], "machine")

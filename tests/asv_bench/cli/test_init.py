@@ -14,14 +14,12 @@ from asv_bench.cli.commands import build_app
 from asv_bench.errors import Refused
 from asv_bench.subjects.subject_file import SubjectFile, SubjectText
 
-Begun = tuple[SubjectText, str]
-
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Begun]:
+def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], tuple[SubjectText, str]]:
     """What `init` writes at a root, and what it says."""
 
-    def begin(root: Path) -> Begun:
+    def begin(root: Path) -> tuple[SubjectText, str]:
         monkeypatch.chdir(root)
         done = CliRunner().invoke(build_app(), ["init"])
         if isinstance(done.exception, Exception):
@@ -33,8 +31,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Begun]:
 
 def test_the_script_that_measures_is_found(tmp_path: Path, begun) -> None:
     toy = ToyRepository.make(tmp_path / "my engine")
-    (toy.root / "pyproject.toml").touch()
-    (toy.root / "asv.conf.json").touch()
+    for name in ("pyproject.toml", "asv.conf.json"):
+        (toy.root / name).touch()
     before = toy.git("for-each-ref")
     content, said = begun(toy.root)
     assert content.subject.name == "my-engine"
@@ -50,11 +48,7 @@ def test_the_script_that_measures_is_found(tmp_path: Path, begun) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("my bench.py", "bench'.py", 'bench".py', "bench\\n.py", "bench$HOME.py", "-bench.py"),
-        *("bench;id.py", "bench`id`.py", "bänch bench.py", "bench{0}.py", "bench#1.py"),
-    ],
+    "name", ["bench'.py", 'bench".py', "bench\\n.py", "bench$HOME.py", "-bench.py", "bench;`id`.py"]
 )
 def test_an_odd_name_stays_one_word_of_the_shell_and_one_string_of_the_file(
     tmp_path: Path, begun, name: str
@@ -71,10 +65,9 @@ def test_an_odd_name_stays_one_word_of_the_shell_and_one_string_of_the_file(
 def test_what_measures_nothing_or_is_of_others_is_no_benchmark(tmp_path: Path, begun) -> None:
     toy = ToyRepository.make(tmp_path / "toy")
     toy.git("rm", "-q", "bench.sh")
-    names = ["bench/__init__.py", "bench/conftest.py", "bench/test_a.py", "bench/setup.py"]
-    names += [".venv/bench.py", "env/bench.py", "node_modules/bench.py", "tests/bench.py"]
-    names += ["ignored/bench.py", "benchmarks/a.py", "test_bench.py", "bench\n.py"]
-    for name in [*names, "env/pyvenv.cfg", ".git/bench.py", "z_bench.py"]:
+    names = ["bench/__init__.py", "bench/test_a.py", ".venv/bench.py", "env/bench.py"]
+    names += ["env/pyvenv.cfg", "ignored/bench.py", "benchmarks/a.py", "test_bench.py"]
+    for name in (*names, "bench\n.py", ".git/bench.py", "z_bench.py"):
         (toy.root / name).parent.mkdir(exist_ok=True)
         (toy.root / name).touch()
     (toy.root / "bench_linked.py").symlink_to(toy.root / "z_bench.py")
@@ -82,10 +75,7 @@ def test_what_measures_nothing_or_is_of_others_is_no_benchmark(tmp_path: Path, b
     (toy.root / "asv.conf.json").write_text('{"benchmark_dir": "benchmarks"}')
     assert begun(toy.root)[0].subject.measure == "python z_bench.py"
     (toy.root / "kvtrail.toml").unlink()
-    (toy.root / "z_bench.py").rename(toy.root / "bench" / "run.py")
-    assert begun(toy.root)[0].subject.measure == "python bench/run.py"
-    (toy.root / "kvtrail.toml").unlink()
-    (toy.root / "bench" / "run.py").unlink()
+    (toy.root / "z_bench.py").unlink()
     assert "-c" in begun(toy.root)[0].subject.measure
 
 

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import io
-import re
-from pathlib import Path
 
 import pytest
 from printed_tables import printed
 
-import asv_bench
-from asv_bench.bisect.account import commit_table
-from asv_bench.bisect.finding import CurvePoint, Direction, Finding, Outcome
-from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.tables import comparison_table
-from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.git.repository import Commit
 from asv_bench.output.console import LEAST_WIDTH, make_console, print_table
 from asv_bench.output.table import Column, Table
 
@@ -60,66 +51,3 @@ def test_names_of_any_bytes_reach_any_terminal(monkeypatch: pytest.MonkeyPatch) 
     said = terminal.buffer.getvalue().decode("ascii")
     assert said.startswith(r"f\udcfcr \udce4 [/c] \xb5s")
     assert said.count(r"\udce4 [/c]") == 4
-
-
-@pytest.mark.parametrize(
-    ("pattern", "what"),
-    [(r"\bConsole\(", "consoles"), (r"console\.print\(\s*\w*(?:table|drawn)", "tables")],
-)
-def test_every_command_prints_on_the_common_console(pattern: str, what: str) -> None:
-    folder = Path(asv_bench.__file__).parent
-    found = [path.name for path in folder.rglob("*.py") if re.search(pattern, path.read_text())]
-    assert found == ["console.py"], what
-
-
-NAME = "scheduler.Scheduler.track_decode_seconds_per_token('gpt2-tiny')"
-SUBJECT = "Take parts of the engine from wherever the measured commit happens to have them today"
-HASHES = [f"{number:08x}" + "0" * 32 for number in range(0xABC0, 0xABC3)]
-COMPARED = Comparison(
-    NAME,
-    HASHES[0],
-    HASHES[1],
-    Verdict.INCONCLUSIVE,
-    effect=0.1234,
-    interval=(-0.1234, 0.2345),
-    p=0.00012,
-    pairs_used=24,
-    pairs_discarded=12,
-    base_value=1.3e-3,
-    head_value=1.4e-3,
-)
-FINDING = Finding(
-    outcome=Outcome.FOUND,
-    direction=Direction.REGRESSION,
-    benchmark=NAME,
-    good=HASHES[0],
-    bad=HASHES[2],
-    reason="",
-    gate=Comparison(NAME, HASHES[0], HASHES[2], Verdict.SLOWER),
-    suspects=(HASHES[1],),
-    probability=0.99,
-    posterior=dict.fromkeys(HASHES, 0.33),
-    unmeasurable={HASHES[2]: "it cannot be built"},
-    curve=(CurvePoint(HASHES[1], 0.1234, (0.1111, 0.1357), 24),),
-)
-
-
-@pytest.mark.parametrize(
-    ("table", "wholes"),
-    [
-        (
-            comparison_table([COMPARED], {NAME: "seconds"}, "b against a", ComparisonPlan()),
-            [NAME, "-12.34 % to +23.45 %", "24 (+12 discarded)", "inconclusive"],
-        ),
-        (
-            commit_table(FINDING, [Commit(one, SUBJECT, "Somebody") for one in HASHES]),
-            [*(one[:8] for one in HASHES), "cannot be measured", "+12.34 %", "33.0 %"],
-        ),
-    ],
-    ids=["compare", "bisect"],
-)
-def test_a_table_fits(table: Table, wholes: list[str]) -> None:
-    shown = printed(table, 80)
-    assert max(map(len, shown.splitlines())) <= 80, shown
-    for whole in wholes:
-        assert any(whole in line for line in shown.splitlines()), f"{whole} in\n{shown}"

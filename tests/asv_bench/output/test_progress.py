@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from asv_bench.output import progress as module
-from asv_bench.output.progress import Progress, clock, doing
+from asv_bench.output.progress import Progress, doing
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
 
 @contextmanager
 def shown(
-    total: int | None, *, is_terminal: bool = False
+    total: int, *, is_terminal: bool = False
 ) -> Iterator[tuple[Progress, io.StringIO, Clock]]:
     file, now = io.StringIO(), Clock()
     console = Console(file=file, force_terminal=is_terminal, width=120)
@@ -77,17 +77,3 @@ def test_a_terminal_has_a_line_with_the_time_left(monkeypatch: pytest.MonkeyPatc
             now.at += 60.0
             progress.advance()
     assert "3 of 10 runs, 3:00 gone, about 7:00 left" in file.getvalue()
-
-
-def test_a_total_may_come_later_and_a_name_may_change() -> None:
-    with shown(None) as (progress, file, now):
-        assert file.getvalue() == "measuring\n"
-        progress.show(1, "running", total=4)
-        now.at += 31.0
-        progress.advance()
-    assert file.getvalue().splitlines()[-1] == "running: 2 of 4 runs, 0:31 gone, about 1:02 left"
-
-
-def test_a_clock() -> None:
-    shown = [clock(seconds) for seconds in (0, 59.9, 61, 3600)]
-    assert shown == ["0:00", "0:59", "1:01", "1:00:00"]

@@ -69,9 +69,8 @@ def test_programs_get_raw_values() -> None:
 
 def test_several_tables_in_one_file_are_told_apart() -> None:
     other = Table((Column("benchmark", "benchmark"), Column("pairs", "pairs")), [("e", 3)], "other")
-    rows = list(csv.DictReader(io.StringIO(to_csv([TABLE, other]))))
-    assert [row["table"] for row in rows] == ["a title", "a title", "other"]
-    assert (rows[2]["benchmark"], rows[2]["pairs"], rows[2]["step_ms"]) == ("e", "3", "")
+    *_, row = csv.DictReader(io.StringIO(to_csv([TABLE, other])))
+    assert (row["table"], row["benchmark"], row["pairs"]) == ("other", "e", "3")
 
 
 def test_tables_go_to_the_files_that_are_named(

@@ -8,23 +8,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from itertools import pairwise
-from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from browser import Browser, chromium
-from page_project import (
-    COMMITS,
-    EVIL,
-    HERE,
-    OTHER,
-    SIZE,
-    STEP,
-    STEP_AT,
-    TPOT,
-    PageProject,
-    made_up_page,
-)
+from page_project import COMMITS, EVIL, HERE, SIZE, STEP, STEP_AT, TPOT, PageProject
 from rich.console import Console
 
 from asv_bench.pages.site import build_page
@@ -50,29 +38,20 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> PageProject:
 
 
 @pytest.fixture(scope="module")
-def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The one browser, which neither complains nor asks for anything but files."""
+    with Browser(tmp_path_factory.mktemp("profile")) as one:
+        one.size(1280, 900)
+        yield one
+        assert one.complaints == []
+        assert {re.split(r"[:/]", request)[0] for request in one.requests} <= {"file", "about"}
+        assert one.ask("window.evil") is None
 
 
-@pytest.fixture
-def browser(one_browser: Browser) -> Iterator[Browser]:
-    """The one browser, which in each test neither complains nor asks for anything but files."""
-    one_browser.complaints.clear()
-    one_browser.requests.clear()
-    one_browser.size(1280, 900)
-    one_browser.scheme("light")
-    yield one_browser
-    assert one_browser.complaints == []
-    assert {re.split(r"[:/]", request)[0] for request in one_browser.requests} <= {"file", "about"}
-    assert one_browser.ask("window.evil") is None
-
-
-def opened(browser: Browser, project: PageProject, *address: str) -> Browser:
-    """The page at the address of a machine, or of a graph."""
-    quoted = "/".join(browser.ask(f"encodeURIComponent({json.dumps(part)})") for part in address)
+def opened(browser: Browser, project: PageProject, *address: str) -> None:
+    """Opens the page at the address of a machine, or of a graph."""
+    quoted = "/".join(map(quote, address))
     browser.open(project.histories.pages / "index.html", f"#{quoted}" if quoted else "")
-    return browser
 
 
 def place_of(browser: Browser, place: int, graph: int = 0) -> tuple[float, float]:
@@ -114,9 +93,6 @@ def test_it_opens_on_this_machine_and_on_what_changed(
     # Its newest figure is two measured commits older than the newest, of which five are newer.
     assert "failed" in (row := seen(browser, ".latest tr[data-graph]")[3])
     assert "last measured 7 commits ago" in row
-    assert (
-        browser.ask("document.querySelectorAll('section.machine:not([hidden]) td svg').length") == 4
-    )
 
 
 def test_pointing_at_a_figure_says_all_about_it(browser: Browser, project: PageProject) -> None:
@@ -131,10 +107,6 @@ def test_pointing_at_a_figure_says_all_about_it(browser: Browser, project: PageP
     assert re.fullmatch(rf"session of 2026-09-21 \d\d:\d\d UTC, {HERE}", where)
     assert change.startswith("Change: +8.0 %, confirmed regression: +7.90 % in 8 pairs")
     assert re.fullmatch(r"compare: slower, \+8\.10 % against \w{8} in 6 pairs", verdict)
-    # The other graph of the benchmark points at the same commit.
-    crosses = browser.ask("page.plots.map((one) => [one.cross.hidden, one.cross.style.left])")
-    assert crosses[0] == crosses[1]
-    assert crosses[0][0] is False
     legends = seen(browser, ".legend")
     assert "▲confirmed regression" in legends[0]
     assert "◆compared: slower" in legends[0]
@@ -154,11 +126,6 @@ def test_a_click_copies_the_comparison_that_asks_about_the_step(
     assert re.search(words[5], f"{STEP}('gpt2', 8)")
     assert not re.search(words[5], f"{STEP}('gpt2', 64)")
     assert seen(browser, ".toast") == [f"Copied: {browser.ask('window.copied')}"]
-    # A browser that lets nobody write there has another way.
-    browser.ask("navigator.clipboard.writeText = async () => { throw new Error('no'); }")
-    browser.ask("document.execCommand = () => { window.copied = document.activeElement.value; }")
-    browser.click(*place_of(browser, 5))
-    assert shlex.split(browser.ask("window.copied"))[3] == project.hashes[5][:8]
 
 
 def test_dragging_zooms_every_graph_and_a_double_click_undoes_it(
@@ -174,43 +141,14 @@ def test_dragging_zooms_every_graph_and_a_double_click_undoes_it(
     for bounds in browser.ask(RANGES):
         assert bounds == pytest.approx([10, 20], abs=0.2)
     assert seen(browser, ".toast") == [], "a drag is no click"
-    # The next graph of this machine shows the same commits.
-    browser.ask(f"location.hash = '#{HERE}/' + encodeURIComponent({json.dumps(SIZE)})")
-    browser.wait_for("page.plots.length === 1")
-    assert browser.ask(RANGES)[0] == pytest.approx([10, 20], abs=0.2)
     browser.click(*place_of(browser, 15), clicks=2)
     assert browser.ask(RANGES)[0] == whole[0]
-
-
-def test_commits_can_stand_by_their_dates(browser: Browser, project: PageProject) -> None:
-    opened(browser, project, HERE, STEP)
-    browser.ask("document.querySelector('input[type=radio]:not(:checked)').click()")
-    days = browser.ask("page.plots[0].axis.positions.map((one) => one / 86400)")
-    assert [second - first for first, second in pairwise(days)] == [1] * 29
-    browser.mouse("mouseMoved", *place_of(browser, 3, 1))
-    assert browser.ask(TIP)[1].startswith(project.hashes[3][:8])
-
-
-def test_other_versions_have_a_line_and_a_mark_of_their_own(
-    browser: Browser, project: PageProject
-) -> None:
-    opened(browser, project, OTHER, BATCH_8)
-    assert seen(browser, ".tabs [aria-current]") == [OTHER]
-    assert browser.ask("page.plots[0].marks.hostPlaces()") == [[8, "python 3.12"]]
-    legend = seen(browser, ".legend")[0]
-    assert "python 3.11" in legend
-    assert "python 3.12" in legend
-    browser.mouse("mouseMoved", *place_of(browser, 0))
-    assert browser.ask(TIP)[4].endswith(f"{OTHER}, python 3.11")
 
 
 def test_the_keyboard_walks_zooms_and_copies(browser: Browser, project: PageProject) -> None:
     opened(browser, project, HERE, BATCH_8)
     browser.ask("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
     browser.ask("document.querySelector('.plot').focus({ focusVisible: true })")
-    assert browser.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    label = browser.ask("document.activeElement.getAttribute('aria-label')")
-    assert label.startswith("decode: step time, gpt2, batch 8. Left and right arrows walk")
     browser.key("End")
     browser.key("ArrowLeft")
     said = browser.ask("document.querySelector('.said').textContent")
@@ -221,7 +159,6 @@ def test_the_keyboard_walks_zooms_and_copies(browser: Browser, project: PageProj
     low, high = browser.ask(RANGES)[0]
     assert low > 10
     browser.key("Home")
-    assert browser.ask(RANGES)[0][0] == 0, "what is walked to is in sight"
     browser.key("0")
     assert browser.ask(RANGES)[0][0] < 0 < high
     browser.key("Escape")
@@ -232,11 +169,9 @@ def test_the_keyboard_walks_zooms_and_copies(browser: Browser, project: PageProj
 
 def test_the_filter_leaves_what_matches(browser: Browser, project: PageProject) -> None:
     opened(browser, project)
-    rows = "section.machine:not([hidden]) .latest tr[data-graph]"
     for text, titles in (
         ("batch 64", ["step time, gpt2, batch 64"]),
         ("GRÖSSE", []),
-        ("größe", ["länge"]),
         ("regression", ["step time, gpt2, batch 8"]),
         ("", ["step time, gpt2, batch 8", "step time, gpt2, batch 64", "länge", "TPOT, gpt2"]),
     ):
@@ -244,9 +179,8 @@ def test_the_filter_leaves_what_matches(browser: Browser, project: PageProject) 
             f"(() => {{ const box = document.querySelector('.filter input'); box.value = '{text}';"
             f" box.dispatchEvent(new Event('input')); }})()"
         )
-        assert [row.split("\t")[0] for row in seen(browser, rows)] == titles, text
-        assert seen(browser, ".filter .count") == ([f"{len(titles)} of 4"] if text else [""])
-    assert "größe" in seen(browser, ".latest .group")
+        rows = seen(browser, "section.machine:not([hidden]) .latest tr[data-graph]")
+        assert [row.split("\t")[0] for row in rows] == titles, text
 
 
 def test_every_graph_has_an_address(browser: Browser, project: PageProject) -> None:
@@ -263,11 +197,6 @@ def test_every_graph_has_an_address(browser: Browser, project: PageProject) -> N
     browser.wait_for("document.querySelector('.panel').hidden")
     browser.ask("history.back()")
     browser.wait_for("page.plots.length === 1")
-    select = "document.querySelector('.panel select')"
-    assert browser.ask(f"{select}.value") == f"{TPOT}(gpt2)"
-    browser.ask(f"{select}.value = {json.dumps(STEP)}; {select}.dispatchEvent(new Event('change'))")
-    browser.wait_for("page.plots.length === 2")
-    browser.ask("location.hash = '#no-such-machine/no%such'")
     browser.ask("location.hash = '#own-this/no-such-benchmark'")
     browser.wait_for("document.querySelector('.panel').hidden")
     browser.ask("location.hash = '#figures'")
@@ -279,40 +208,12 @@ def test_behind_every_graph_are_a_table_and_a_file(browser: Browser, project: Pa
     browser.ask("document.querySelector('.graph summary').click()")
     browser.wait_for("document.querySelectorAll('.graph tbody tr').length === 30")
     newest = seen(browser, ".graph tbody tr")[0].split("\t")
-    assert newest[:4] == [
-        project.hashes[COMMITS - 1][:8],
-        f"Change number {COMMITS - 1}",
-        "Jürgen Müßig",
-        "2026-10-20",
-    ]
+    assert newest[2:4] == ["Jürgen Müßig", "2026-10-20"]
     browser.ask("URL.createObjectURL = (blob) => { window.file = blob; return '#'; }")
     browser.ask("document.querySelector('.csv').click()")
     rows = list(csv.DictReader(io.StringIO(browser.ask("window.file.text()"))))
     assert [row["commit"] for row in rows] == project.hashes[:COMMITS]
-    assert rows[STEP_AT]["subject"] == EVIL
-    path = project.root / "reports" / "asv" / HERE / f"{project.hashes[STEP_AT][:8]}.json"
-    stored = json.loads(path.read_text())["results"][STEP][0][0]
-    assert float(rows[STEP_AT]["value"]) == pytest.approx(stored, rel=1e-4)
-    assert rows[STEP_AT]["unit"] == "seconds"
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone(browser: Browser, project: PageProject, scheme: str) -> None:
-    browser.size(390, 800)
-    browser.scheme(scheme)
-    for address in ((HERE,), (HERE, STEP)):
-        opened(browser, project, *address)
-        assert browser.ask("document.documentElement.scrollWidth") <= 390
-    browser.mouse("mouseMoved", *place_of(browser, 20))
-    tip = json.loads(browser.ask("JSON.stringify(page.plots[0].tip.getBoundingClientRect())"))
-    assert tip["left"] >= 0
-    assert tip["right"] <= 390
-
-
-def test_400_benchmarks_of_500_commits_weigh_at_most_2_mb(browser: Browser, tmp_path: Path) -> None:
-    page = tmp_path / "index.html"
-    page.write_text(made_up_page(benchmarks=400, commits=500), encoding="utf-8")
-    assert page.stat().st_size <= 2_000_000
-    browser.open(page, "#machine/suite0.Suite.track_0")
-    assert browser.ask("page.plots[0].line.measured.length") == 500
-    assert browser.ask("document.querySelectorAll('.latest svg').length") == 400
+    row, path = rows[STEP_AT], project.root / "reports" / "asv" / HERE
+    stored = json.loads((path / f"{row['commit'][:8]}.json").read_text())["results"][STEP][0][0]
+    assert float(row["value"]) == pytest.approx(stored, rel=1e-4)
+    assert (row["subject"], row["unit"]) == (EVIL, "seconds")
