@@ -14,24 +14,15 @@ from asv_bench.output import progress as module
 from asv_bench.output.progress import Progress, doing
 
 
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
 @contextmanager
 def shown(
     total: int, *, is_terminal: bool = False
-) -> Iterator[tuple[Progress, io.StringIO, Clock]]:
-    file, now = io.StringIO(), Clock()
+) -> Iterator[tuple[Progress, io.StringIO, SimpleNamespace]]:
+    """Progress, what it says, and a clock that a test moves."""
+    file, now = io.StringIO(), SimpleNamespace(at=1000.0)
     console = Console(file=file, force_terminal=is_terminal, width=120)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "time", SimpleNamespace(monotonic=now))
+        patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now.at))
         with Progress(console, "measuring", total, "runs") as progress:
             yield progress, file, now
 
