@@ -44,18 +44,14 @@ class PageProject:
         project = cls(root)
         project._commit()
         draws = np.random.default_rng(7)
-        benchmarks = {
-            STEP: ("seconds", ["model", "batch"]),
-            SIZE: ("bytes", []),
-            TPOT: ("seconds", ["model"]),
-        }
         described: dict[str, Any] = {
-            name: {"unit": unit, "param_names": names, "version": "1"}
-            for name, (unit, names) in benchmarks.items()
+            STEP: {"unit": "seconds", "param_names": ["model", "batch"], "version": "1"},
+            SIZE: {"unit": "bytes", "param_names": [], "version": "1"},
+            TPOT: {"unit": "seconds", "param_names": ["model"], "version": "1"},
         }
-        (root / "reports" / "asv").mkdir(parents=True)
-        text = json.dumps({**described, "version": 2})
-        (root / "reports" / "asv" / "benchmarks.json").write_text(text)
+        folder = root / "reports" / "asv"
+        folder.mkdir(parents=True)
+        (folder / "benchmarks.json").write_text(json.dumps({**described, "version": 2}))
         for place, commit in enumerate(project.hashes[:COMMITS]):
             project._measure(HERE, place, commit, draws)
             if place % 2 == 0:

@@ -74,9 +74,6 @@ def test_what_measures_nothing_or_is_of_others_is_no_benchmark(tmp_path: Path, b
     (toy.root / ".gitignore").write_text("ignored/\n")
     (toy.root / "asv.conf.json").write_text('{"benchmark_dir": "benchmarks"}')
     assert begun(toy.root)[0].subject.measure == "python z_bench.py"
-    (toy.root / "kvtrail.toml").unlink()
-    (toy.root / "z_bench.py").unlink()
-    assert "-c" in begun(toy.root)[0].subject.measure
 
 
 def test_every_commented_table_is_one_that_the_file_knows(tmp_path: Path, begun) -> None:

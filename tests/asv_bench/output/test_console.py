@@ -31,8 +31,7 @@ def test_neither_figures_nor_names_are_ever_cut(width: int) -> None:
 
 def test_a_file_gets_enough_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert make_console().width >= LEAST_WIDTH
-    assert make_console(stderr=True).width >= LEAST_WIDTH
+    assert min(make_console().width, make_console(stderr=True).width) >= LEAST_WIDTH
     # Whoever says how many there are is believed.
     for columns in (80, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
