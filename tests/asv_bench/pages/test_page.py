@@ -166,14 +166,14 @@ def test_records_of_this_subject_are_told_from_others(tmp_path: Path) -> None:
         "compare-1": record("compare", {"comparisons": [one]}),
         "compare-2": record("compare", {"comparisons": [one]}, kind="command", name="other"),
         "compare-3": record("compare", {"comparisons": [one | {"effect": None}]}),
-        "compare-4": "{",
-        "compare-5": "{}",
+        "compare-4": "{}",
         "bisect-1": record("bisect", {"finding": {"confirmations": [one]}}),
         "fixed-1": record("fixed", {"fixed": [{"sentence": "c: it is fixed."}]}),
     }.items():
         (runs / f"{name}.json").write_text(text)
     found = read_verdicts(Histories.of_checkout(tmp_path))
     assert {path.stem for path in found} == {"bisect-1", "compare-1", "compare-3", "fixed-1"}
+    assert read_verdicts(Histories("kvtrail", runs, runs, tmp_path)) == {}, "it is called the same"
     assert [(one.key, one.sentence) for verdicts in found.values() for one in verdicts] == [
         ("a.B.track_c(x, 8)", f"{command}: slower, +8.00 % against aaaaaaaa in 6 pairs")
         for command in ("compare", "bisect")
