@@ -354,7 +354,7 @@ def speed_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
         ratio = times and Cell(times["estimate"], note=f"{times['low']:.2f}-{times['high']:.2f}")
         shown = {**row, "step_ms": step_ms, "times": ratio}
         cells.append([shown[column.key] for column in SPEED])
-    return Table(SPEED, cells, title, CAPTION, notes="beside")
+    return Table(SPEED, cells, title, CAPTION)
 
 
 def rest_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -374,7 +374,7 @@ def rest_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def drawn(table: Table) -> str:
     """The table as an SVG document."""
     console = Console(record=True, file=StringIO(), width=160)
-    for part in (table.title, table.to_rich(notes_beside=True), table.caption):
+    for part in (table.title, table.to_rich(), table.caption):
         console.print(part, highlight=False)
     # Nothing is fetched from elsewhere: the reader's own fonts do.
     return re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="peers"), flags=re.DOTALL)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,16 @@ def test_an_interruption_ends_with_its_own_code_and_a_sentence() -> None:
 
 
 VERBS: Any = get_command(build_app())
+
+
+def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command, but for groups, that measures or shows something, by its full name."""
+    for child, one in getattr(command, "commands", {}).items():
+        if one.hidden:  # another name
+            continue
+        yield from leaves(one, f"{name} {child}".strip())
+    if not getattr(command, "commands", None):
+        yield name, command
 
 
 def test_the_help_of_every_command_has_examples_that_its_command_line_takes() -> None:

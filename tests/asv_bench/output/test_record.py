@@ -12,11 +12,7 @@ from pathlib import Path
 import pytest
 
 from asv_bench.git.trees import WorkingTree
-from asv_bench.output.record import REPOSITORY
-from asv_bench.output.record import RUNS
-from asv_bench.output.record import Record
-from asv_bench.output.record import without_folders
-from asv_bench.output.record import write_json
+from asv_bench.output.record import REPOSITORY, RUNS, Record, without_folders, write_json
 
 
 def test_a_record_holds_where_its_figures_come_from(
@@ -71,5 +67,3 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
     plain = tmp_path / "plain"
     plain.write_text("")
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-
-
