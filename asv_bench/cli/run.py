@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from asv_bench.cli.headline import headline
-from asv_bench.run.flags import PANELS, PRESET_PANELS, RunFlags, plain_flags, with_flags
+from asv_bench.run.flags import RunFlags
 from asv_bench.run.report import measure_and_report
 from asv_bench.run.settings import settle
+from asv_bench.session.options import Outputs
 from asv_bench.workloads.named import WORKLOADS
 
 
@@ -28,7 +29,7 @@ def workloads() -> typer.Typer:
         """Measure the working tree's engine on a named workload."""
 
     for name, workload in WORKLOADS.items():
-        app.command(name, help=workload.sentence)(_measuring(name))
+        app.command(name, help=workload.sentence)(_measuring(name, "run"))
     app.command("headline")(headline)
     return app
 
@@ -40,22 +41,13 @@ def _list(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-def _measuring(name: str) -> Callable[..., None]:
-    @with_flags(PANELS)
-    def measure(flags: RunFlags) -> None:
-        measure_and_report(settle(name, flags))
+def _measuring(name: str, command: str) -> Callable[..., None]:
+    def measure(flags: RunFlags, outputs: Outputs) -> None:
+        measure_and_report(settle(name, flags, command), outputs.files())
 
+    measure.__doc__ = f"Measure the workload {name}, as `run {name}` does."
     return measure
 
 
-@with_flags(PRESET_PANELS)
-def scheduler(given: RunFlags) -> None:
-    """`run scheduler`, with older names of some flags: throughput and latencies."""
-    measure_and_report(settle("scheduler", plain_flags(given), "scheduler"))
-
-
-@with_flags(PRESET_PANELS)
-def streaming(given: RunFlags) -> None:
-    """`run streaming`, with older names of some flags: latency percentiles."""
-    given.stream_interval = given.stream_interval or 1
-    measure_and_report(settle("streaming", plain_flags(given), "streaming"))
+scheduler = _measuring("scheduler", "scheduler")
+streaming = _measuring("streaming", "streaming")

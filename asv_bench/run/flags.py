@@ -1,215 +1,136 @@
-"""The flags of `run`: fields of `EngineConfig` and `SamplingParams`, and those of a workload."""
+"""The flags of `run`: fields of `EngineConfig` and `SamplingParams`, and those of a workload.
+
+Of the engine's fields only what was given is passed on: an engine of another commit has defaults of
+its own. To import the engine for its fields would take seconds, and come before `--nvtx`.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 
-from asv_bench.errors import Refused
-
 _MOST = 1_000_000_000
 """No count of anything is larger; a number of 400 digits is no count."""
-_UNSET = "(default: the workload's)"
 
 
-class Flag(NamedTuple):
-    """A flag: the type of its value, the value without it, its help."""
-
-    kind: Any
-    default: Any
-    help: str
-    least: float | None = 1  # of a number
-    older: str = ""  # names that it also has
+def _flag(panel: str, text: str, *names: str, least: int | None = None) -> Any:
+    """A flag in a panel of the help; its name is the field's unless names are given."""
+    most = None if least is None else _MOST
+    return typer.Option(*names, help=text, min=least, max=most, rich_help_panel=panel)
 
 
-PANELS: dict[str, dict[str, Flag]] = {
-    # An engine of another commit has defaults of its own: of its fields, only what was given is
-    # passed on. To import the engine for its fields would take seconds, and come before --nvtx.
-    "Engine": {
-        "model": Flag(
-            str,
-            None,
+_engine = partial(_flag, "Engine")
+_sampling = partial(_flag, "Sampling")
+_prompts = partial(_flag, "Prompts")
+_feeding = partial(_flag, "Feeding")
+_runs = partial(_flag, "Runs and output")
+
+_LOOK_AHEAD = ("--admission-lookahead", "--prefill-admission-lookahead")
+_FORCED_FIFO = ("--force-fifo-every", "--prefill-force-fifo-every")
+_NO_EOS = ("--ignore-eos/--no-ignore-eos", "--no-stop-on-eos/--stop-on-eos")
+
+
+@dataclass
+class EngineFlags:
+    """The fields of `EngineConfig`; None: the workload's, else the engine's own default."""
+
+    model: Annotated[
+        str | None,
+        _engine(
             "Hub id, directory, or random:NAME (default: random:gpt2 on a GPU, else gpt2-tiny).",
-            older="--hf-model-id --checkpoint-path",
+            *("--model", "--hf-model-id", "--checkpoint-path"),
         ),
-        "device": Flag(str, "auto", "auto, cpu, cuda or cuda:N."),
-        "dtype": Flag(str, "auto", "auto, float32, float16 or bfloat16."),
-        "block_size": Flag(int, 64, "Tokens per KV block."),
-        "max_batch_size": Flag(int, None, f"Sequences that run at once {_UNSET}."),
-        "max_model_len": Flag(int, None, f"Tokens of the longest sequence {_UNSET}."),
-        "num_kv_blocks": Flag(int, None, f"Blocks in the KV cache {_UNSET}."),
-        "prefix_cache": Flag(bool, None, "Keep blocks of prompts for later ones (default: no)."),
-        "decode": Flag(str, "auto", "graph (CUDA graphs), eager (kernel by kernel) or auto."),
-        "fuse": Flag(bool, True, "Decode with fused kernels where they run the model."),
-        "admission": Flag(
-            str,
-            "fifo",
-            "fifo, or pack: looks ahead for prompts that fill the budget.",
-            older="--prefill-admission-policy",
-        ),
-        "admission_lookahead": Flag(
-            int, None, "Waiting requests that pack looks at.", older="--prefill-admission-lookahead"
-        ),
-        "force_fifo_every": Flag(
-            int,
-            None,
-            "Rounds after which pack admits in order.",
-            older="--prefill-force-fifo-every",
-        ),
-        "prefill_max_tokens": Flag(int, None, "Prompt tokens computed per step at most."),
-        "prefill_max_batch_size": Flag(int, None, "Sequences in one prefill launch at most."),
-        "max_active_requests": Flag(int, None, "Requests that hold a row at once."),
-        "max_inflight_requests": Flag(int, None, "Unfinished requests; others are held back."),
-        "decode_first": Flag(bool, False, "Launch a step's decode before its prefill."),
-        "steps_in_flight": Flag(int, None, "Launches whose tokens the host need not await.", 0),
-        "seed": Flag(int, 0, "Seeds random weights and sampling.", None),
-        "threads": Flag(int, None, "Threads of torch's operators on the CPU."),
-    },
-    "Sampling": {
-        "max_new_tokens": Flag(int, None, f"Tokens to generate {_UNSET}.", older="--new-tokens"),
-        "temperature": Flag(float, None, "Sample with this temperature (default: 0, greedy).", 0),
-        "top_k": Flag(int, None, "Sample among so many tokens; 0: all (with a temperature).", 0),
-        "top_p": Flag(
-            float, None, "Sample among the likeliest up to this sum (with a temperature).", None
-        ),
-        "ignore_eos": Flag(
-            bool,
-            None,
-            "Go on after the end (default: yes).",
-            older="--no-stop-on-eos/--stop-on-eos",
-        ),
-    },
-    "Prompts": {
-        "quick": Flag(bool, False, "The workload scaled down to seconds on two cores."),
-        "batch": Flag(int, None, "Sequences that run at once, and requests unless given."),
-        "num_requests": Flag(int, None, "Requests in a run."),
-        "prompt_len": Flag(int, None, "Tokens of every prompt."),
-        "prompt": Flag(str, None, "Text of every prompt."),
-        "prompts": Flag(list[str], None, "Text of one prompt, given once for each."),
-        "prompt_repeats": Flag(str, None, 'Repeats of prompts, dealt out in turn, such as "1,4".'),
-        "unique_prompts": Flag(bool, False, "No two requests share a prompt."),
-        "pretok": Flag(bool, True, "Tokenize before the clock starts, or within."),
-        "pretok_base_token_ids": Flag(str, None, 'Token ids to repeat as prompt, such as "1,2".'),
-        "tokenizer_name": Flag(str, None, "Tokenizer to use instead of the model's own."),
-    },
-    "Feeding": {
-        "submit_interval_ms": Flag(float, 0.0, "Mean time between requests.", 0),
-        "submit_schedule": Flag(str, "uniform", "uniform or poisson gaps between requests."),
-        "tokenize_workers": Flag(int, 0, "Threads that tokenize text.", 0),
-        "stream_interval": Flag(
-            int,
-            None,
-            "Tokens handed to a request's reader at a time; timings stay per token "
-            "(default: 1 where the workload streams, else tokens are not read).",
-        ),
-    },
-    "Runs and output": {
-        "mode": Flag(str, "online", "naive, online, offline or all."),
-        "warmup_runs": Flag(int, 1, "Unmeasured runs before the others.", 0),
-        "repeat_runs": Flag(int, 3, "Measured runs."),
-        "keep_prefix_cache_across_runs": Flag(
-            bool, False, "Runs share one engine and its prefix cache; otherwise each starts empty."
-        ),
-        "print_per_run": Flag(bool, False, "Print a line for each measured run."),
-        "nvtx": Flag(bool, False, "Name the engine's ranges for profilers."),
-        "profile": Flag(bool, False, "Trace one more run with torch, unmeasured."),
-        "profile_dir": Flag(Path, None, "Where traces go (default: reports/profile)."),
-        "json": Flag(
-            Path, None, "Where the record goes; - is standard output (default: in reports/runs)."
-        ),
-        "markdown": Flag(Path, None, "Where the table goes as Markdown; - is standard output."),
-        "csv": Flag(
-            Path, None, "Where the table goes as CSV, with raw values; - is standard output."
-        ),
-    },
-}
-PRESET_PANELS = PANELS | {
-    "Other names": {
-        "bf16": Flag(bool, False, "--dtype bfloat16."),
-        "do_sample": Flag(bool, False, "Sample, at --temperature or 1; otherwise greedy."),
-        "paged_attn": Flag(bool, True, "Attention over KV blocks; there is no other."),
-        "cuda_graph": Flag(bool, None, "--decode graph, or --decode eager."),
-    }
-}
-"""Of `scheduler` and `streaming`, which have older names of some flags."""
+    ] = None
+    device: Annotated[str | None, _engine("auto, cpu, cuda or cuda:N.")] = None
+    dtype: Annotated[str | None, _engine("auto, float32, float16 or bfloat16.")] = None
+    block_size: Annotated[int | None, _engine("Tokens per KV block.", least=1)] = None
+    max_batch_size: Annotated[int | None, _engine("Sequences that run at once.", least=1)] = None
+    max_model_len: Annotated[int | None, _engine("Tokens of the longest sequence.")] = None
+    num_kv_blocks: Annotated[int | None, _engine("Blocks in the KV cache.")] = None
+    prefix_cache: Annotated[bool | None, _engine("Keep blocks of prompts (default: no).")] = None
+    decode: Annotated[str | None, _engine("graph (CUDA graphs), eager or auto.")] = None
+    fuse: Annotated[bool | None, _engine("Decode with fused kernels where they fit.")] = None
+    admission: Annotated[
+        str | None,
+        _engine("fifo, or pack: looks ahead.", "--admission", "--prefill-admission-policy"),
+    ] = None
+    admission_lookahead: Annotated[int | None, _engine("Requests pack sees.", *_LOOK_AHEAD)] = None
+    force_fifo_every: Annotated[int | None, _engine("Rounds of pack.", *_FORCED_FIFO)] = None
+    prefill_max_tokens: Annotated[int | None, _engine("Prompt tokens a step at most.")] = None
+    prefill_max_batch_size: Annotated[int | None, _engine("Sequences in one prefill.")] = None
+    max_active_requests: Annotated[int | None, _engine("Requests that hold a row at once.")] = None
+    max_inflight_requests: Annotated[
+        int | None, _engine("Unfinished requests; others are held back.", least=1)
+    ] = None
+    decode_first: Annotated[bool | None, _engine("Decode before a step's prefill.")] = None
+    steps_in_flight: Annotated[int | None, _engine("Launches ahead of the host.")] = None
+    seed: Annotated[int | None, _engine("Seeds random weights and sampling.")] = None
+    threads: Annotated[int | None, _engine("Threads of torch's operators on the CPU.")] = None
 
 
-class RunFlags(SimpleNamespace):
-    """The value of each flag of `run`, by the name of the field."""
+@dataclass
+class SamplingFlags:
+    """The fields of `SamplingParams`; None: the workload's, which is greedy and has no end."""
 
-    def __init__(self, **given: Any) -> None:
-        flags = (one for panel in PANELS.values() for one in panel.items())
-        super().__init__(**({name: flag.default for name, flag in flags} | given))
-
-
-def plain_flags(given: RunFlags) -> RunFlags:
-    """Flags of a preset under the names of `run`.
-
-    Raises Refused if a flag cannot be honoured, or contradicts another one.
-    """
-    flags = RunFlags(**vars(given))
-    if not flags.paged_attn:
-        raise Refused("--no-paged-attn cannot be had: the engine has no other attention.")
-    if flags.bf16 and flags.dtype not in ("auto", "bfloat16"):
-        raise Refused(f"--bf16 and --dtype {flags.dtype} contradict each other; give one.")
-    if flags.temperature is not None and not flags.do_sample:
-        raise Refused("--temperature has no effect on greedy decoding; add --do-sample.")
-    if flags.temperature == 0:
-        raise Refused("--temperature must be above 0 to sample; leave out --do-sample.")
-    if flags.bf16:
-        flags.dtype = "bfloat16"
-    if flags.do_sample:
-        flags.temperature = flags.temperature or 1.0
-    if flags.cuda_graph is not None:
-        flags.decode = "graph" if flags.cuda_graph else "eager"
-    for name in PRESET_PANELS["Other names"]:
-        delattr(flags, name)
-    return flags
+    max_new_tokens: Annotated[
+        int | None, _sampling("Tokens to generate.", "--max-new-tokens", "--new-tokens", least=1)
+    ] = None
+    temperature: Annotated[float | None, _sampling("Sample with this temperature.")] = None
+    top_k: Annotated[int | None, _sampling("Sample among so many tokens; 0: all.")] = None
+    top_p: Annotated[float | None, _sampling("Sample among the likeliest up to this sum.")] = None
+    ignore_eos: Annotated[bool | None, _sampling("Go on after the end.", *_NO_EOS)] = None
 
 
-def with_flags(
-    panels: dict[str, dict[str, Flag]],
-) -> Callable[[Callable[[RunFlags], None]], Callable[..., None]]:
-    """Make a function of `RunFlags` one of single flags, as typer takes a command."""
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=flag.default,
-            annotation=_annotation(name, flag, panel),
-        )
-        for panel, flags in panels.items()
-        for name, flag in flags.items()
-    ]
+@dataclass
+class RunFlags(SamplingFlags, EngineFlags):
+    """All flags of `run` but where its record and tables go."""
 
-    def of_flags(body: Callable[[RunFlags], None]) -> Callable[..., None]:
-        def command(**given: Any) -> None:
-            body(RunFlags(**given))
-
-        command.__doc__ = body.__doc__
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {one.name: one.annotation for one in parameters}
-        return command
-
-    return of_flags
-
-
-def _annotation(name: str, flag: Flag, panel: str) -> Any:
-    """What typer makes an option of; a switch that is off by default has no flag to turn it off."""
-    word = name.replace("_", "-")
-    is_number = flag.kind in (int, float)
-    is_on_and_off = flag.kind is bool and flag.default is not False
-    option = typer.Option(
-        f"--{word}/--no-{word}" if is_on_and_off else f"--{word}",
-        *flag.older.split(),
-        help=flag.help,
-        min=flag.least if is_number else None,
-        max=_MOST if is_number and flag.least is not None else None,
-        rich_help_panel=panel,
+    bf16: Annotated[bool, _engine("--dtype bfloat16.", "--bf16")] = False
+    cuda_graph: Annotated[bool | None, _engine("--decode graph, or eager.")] = None
+    paged_attn: Annotated[bool, _engine("Paged attention: there is no other.", "--paged-attn")] = (
+        True
     )
-    return Annotated[flag.kind if flag.default is not None else flag.kind | None, option]
+    do_sample: Annotated[bool, _sampling("--temperature 1 unless given.", "--do-sample")] = False
+    quick: Annotated[bool, _prompts("The workload scaled down to seconds.", "--quick")] = False
+    batch: Annotated[int | None, _prompts("--max-batch-size and --num-requests.", least=1)] = None
+    num_requests: Annotated[int | None, _prompts("Requests in a run.", least=1)] = None
+    prompt_len: Annotated[int | None, _prompts("Tokens of every prompt.", least=1)] = None
+    prompt: Annotated[str | None, _prompts("Text of every prompt.")] = None
+    prompts: Annotated[list[str] | None, _prompts("Text of one prompt; may be given often.")] = None
+    prompt_repeats: Annotated[
+        str | None, _prompts('Repeats of prompts, dealt out in turn, such as "1,4".')
+    ] = None
+    unique_prompts: Annotated[bool, _prompts("Prompts of random tokens.", "--unique-prompts")] = (
+        False
+    )
+    pretok: Annotated[bool, _prompts("Tokenize before the clock starts, or within.")] = True
+    pretok_base_token_ids: Annotated[
+        str | None, _prompts('Token ids to repeat as prompt, such as "1,2".')
+    ] = None
+    tokenizer_name: Annotated[str | None, _prompts("Tokenizer other than the model's own.")] = None
+    tokenize_workers: Annotated[int, _prompts("Threads that tokenize beforehand.", least=0)] = 0
+    submit_interval_ms: Annotated[float, _feeding("Mean time between requests.", least=0)] = 0.0
+    submit_schedule: Annotated[
+        Literal["uniform", "poisson"], _feeding("Gaps between requests.")
+    ] = "uniform"
+    stream_interval: Annotated[
+        int | None,
+        _feeding("Tokens that a request's reader gets at a time (1 if streamed).", least=1),
+    ] = None
+    mode: Annotated[Literal["naive", "online", "offline", "all"], _runs("How to submit.")] = (
+        "online"
+    )
+    warmup_runs: Annotated[int, _runs("Unmeasured runs before the others.", least=0)] = 1
+    repeat_runs: Annotated[int, _runs("Measured runs.", least=1)] = 3
+    keep_prefix_cache_across_runs: Annotated[
+        bool,
+        _runs("Runs share one engine and its prefix cache.", "--keep-prefix-cache-across-runs"),
+    ] = False
+    print_per_run: Annotated[bool, _runs("Print a line for each run.", "--print-per-run")] = False
+    nvtx: Annotated[bool, _runs("Name the engine's ranges for profilers.", "--nvtx")] = False
+    profile: Annotated[bool, _runs("Trace one more run, unmeasured.", "--profile")] = False
+    profile_dir: Annotated[Path | None, _runs("Where traces go (reports/profile).")] = None

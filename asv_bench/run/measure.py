@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from asv_bench.memory.floor import describe
 from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.workloads.drive import (
+    Prompt,
     StreamReader,
     require_complete,
     run_requests,
@@ -29,14 +30,20 @@ from asv_bench.workloads.run_sample import Mode, RunSample, Summary, latencies_m
 if TYPE_CHECKING:
     from engine import Engine, SamplingParams
 
-OF_RUNS = {
-    "decode_s": "decode_s",
-    "total_s": "wall_s",
-    "decode_step_ms": "decode_step_ms",
-    "decode_tokens_per_s": "decode_tokens_per_s",
-    "total_tokens_per_s": "total_tokens_per_s",
+# The label of each figure, its digits after the point, and what a `RunSample` calls it if it is one
+# of a whole run; in the order they are printed.
+FIGURES = {
+    "decode_s": ("decode time, s", 3, "decode_s"),
+    "total_s": ("total time, s", 3, "wall_s"),
+    "decode_step_ms": ("decode step, ms", 3, "decode_step_ms"),
+    "decode_tokens_per_s": ("throughput, tokens/s of decode time", 1, "decode_tokens_per_s"),
+    "total_tokens_per_s": ("throughput, tokens/s of total time", 1, "total_tokens_per_s"),
+    "ttft_ms": ("TTFT, ms", 2, ""),
+    "tpot_ms": ("TPOT, ms", 3, ""),
+    "itl_ms": ("ITL, ms", 3, ""),
+    "latency_ms": ("latency, ms", 1, ""),
+    "delivery_gap_ms": ("gap between deliveries, ms", 3, ""),
 }
-"""Figures of whole runs, and what a `RunSample` calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,8 @@ class ModeResult:
         """Figures of whole runs, and TTFT, TPOT, ITL and latency over the requests of all runs."""
         of_runs = {
             name: summarize([getattr(sample, its_name) for sample in self.samples])
-            for name, its_name in OF_RUNS.items()
+            for name, (_, _, its_name) in FIGURES.items()
+            if its_name
         }
         gaps = {"delivery_gap_ms": self.delivery_gap_ms} if self.delivery_gap_ms else {}
         return {**of_runs, **latencies_ms(self.samples), **gaps}
@@ -67,12 +75,8 @@ class ModeResult:
         """A figure of each run: milliseconds, and tokens a second of total time."""
         return {
             "step_ms": [sample.decode_step_ms for sample in self.samples],
-            "tpot_ms": [
-                1e3 * float(np.median(sample.of_requests("tpot"))) for sample in self.samples
-            ],
-            "ttft_ms": [
-                1e3 * float(np.median(sample.of_requests("ttft"))) for sample in self.samples
-            ],
+            "tpot_ms": [1e3 * float(np.median(one.of_requests("tpot"))) for one in self.samples],
+            "ttft_ms": [1e3 * float(np.median(one.of_requests("ttft"))) for one in self.samples],
             "tokens_per_s": [sample.total_tokens_per_s for sample in self.samples],
         }
 
@@ -91,11 +95,13 @@ class Measurement:
     """Runs of one `Settings`, each on a warm engine."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self._settings, flags = settings, settings.flags
+        # A prefix cache outlives a run.
+        self._is_fresh = bool(flags.prefix_cache) and not flags.keep_prefix_cache_across_runs
         self._engine = self._build()
-        self._prompts = settings.plan.build(self._engine.model_config.vocab_size)
-        tokenizer = settings.tokenizer
-        self._encode = None if tokenizer is None else tokenizer.encode
+        vocab_size = self._engine.model_config.vocab_size
+        own = settings.workload.prompts
+        self._prompts: list[Prompt] = settings.prompts or [*own(vocab_size)]
 
     def engine_facts(self) -> dict[str, Any]:
         """What was built: the model's sizes, its type, and how it decodes."""
@@ -118,13 +124,13 @@ class Measurement:
         stream: StreamReader | None = None
         # Hidden for all runs, what there is is not searched again before each. An engine that is
         # made anew for each run must not stay hidden: its memory would never be free.
-        with nullcontext() if settings.fresh_engine_per_run else settled_garbage():
+        with nullcontext() if self._is_fresh else settled_garbage():
             for _ in range(flags.warmup_runs):
                 self.run_once(mode)
                 on_run(None)
             # A life that is only tried gives figures that nobody keeps.
             for _ in range(1 if os.environ.get(TRIAL_VARIABLE) else flags.repeat_runs):
-                stream = self._stream()
+                stream = StreamReader(settings.delivery) if settings.delivery else None
                 samples.append(self.run_once(mode, stream))
                 on_run(samples[-1])
         step = statistics.median(sample.step_ms(settings.workload) for sample in samples)
@@ -135,19 +141,24 @@ class Measurement:
 
     def run_once(self, mode: Mode, stream: StreamReader | None = None) -> RunSample:
         """Run once, on a new engine if a prefix cache would outlive the run before."""
+        from engine import SamplingParams
+
         settings = self._settings
-        if settings.fresh_engine_per_run:
+        if self._is_fresh:
             del self._engine
             self._engine = self._build()
-            self._warm_up_fresh_engine()
+            # Warm, and with too short a prompt to be found again.
+            warm = SamplingParams(max_new_tokens=2, ignore_eos=True)
+            run_requests(self._engine, [[0]], [warm])
         sample = run_requests(
             self._engine,
             self._prompts,
             self._sampling_params(),
             mode=mode,
-            feed=settings.feed,
-            encode=self._encode,
-            consumer=stream.receive if stream else None,
+            due_s=settings.due_s,
+            max_inflight=settings.flags.max_inflight_requests,
+            encode=None if settings.tokenizer is None else settings.tokenizer.encode,
+            consumer=None if stream is None else stream.receive,
         )
         if settings.sampling["ignore_eos"]:
             require_complete(sample, settings.workload)
@@ -157,7 +168,7 @@ class Measurement:
         """Run once more under the torch profiler and return the file with its trace."""
         directory = self._settings.flags.profile_dir or PROFILE_DIR
         directory.mkdir(parents=True, exist_ok=True)
-        path: Path = directory / f"{self._settings.command}-{mode}-{os.getpid()}.trace.json.gz"
+        path = directory / f"{self._settings.command}-{mode}-{os.getpid()}.trace.json.gz"
         with traced(self._settings.device, str(path)):
             self.run_once(mode)
         return path
@@ -176,32 +187,15 @@ class Measurement:
     def _dtype(self) -> str:
         return str(self._engine.dtype).removeprefix("torch.")
 
-    def _stream(self) -> StreamReader | None:
-        interval, tokenizer = self._settings.delivery, self._settings.tokenizer
-        to_text = partial(tokenizer.decode, skip_special_tokens=False) if tokenizer else None
-        return None if interval is None else StreamReader(interval, to_text)
-
     def _sampling_params(self) -> list[SamplingParams]:
         from engine import SamplingParams
 
-        settings, seed = self._settings, self._settings.flags.seed
+        settings, seed = self._settings, self._settings.flags.seed or 0
         # Each request draws its own numbers, and the same ones in every run.
         return [
             SamplingParams(
                 **{**settings.sampling, "max_new_tokens": settings.workload.new_length(index)},
-                seed=seed + index if settings.flags.temperature else None,
+                seed=seed + index if settings.sampling.get("temperature") else None,
             )
             for index in range(len(self._prompts))
         ]
-
-    def _warm_up_fresh_engine(self) -> None:
-        """Run a prompt that shares no first token with the measured ones."""
-        from engine import SamplingParams
-
-        encode = self._encode
-        taken = {
-            (encode(prompt) if encode and isinstance(prompt, str) else prompt)[0]
-            for prompt in self._prompts
-        }
-        free = min(set(range(self._engine.model_config.vocab_size)) - taken, default=0)
-        run_requests(self._engine, [[free]], [SamplingParams(max_new_tokens=2, ignore_eos=True)])

@@ -50,10 +50,9 @@ class Workload:
     @property
     def requests(self) -> list[tuple[int, int]]:
         """Tokens of each request's prompt, and new ones."""
-        lengths = self.prompt_lengths
-        return [
-            (lengths[at % len(lengths)], self.new_length(at)) for at in range(self.num_requests)
-        ]
+        prompts = self.prompt_lengths
+        each = range(self.num_requests)
+        return [(prompts[index % len(prompts)], self.new_length(index)) for index in each]
 
     @property
     def max_length(self) -> int:
@@ -83,8 +82,6 @@ class Workload:
         out of the prefill, so of n new tokens t runs from 1 to n - 1. A sequence that has ended
         while others of its wave go on attends to none.
         """
-        if not self.new_lengths:
-            return self.mean_prompt + self.new_tokens / 2
         attended = [(new - 1) * (prompt + new / 2) for prompt, new in self.requests]
         return float(np.mean(attended)) / max(self.new_tokens - 1, 1)
 
@@ -96,10 +93,10 @@ class Workload:
     @property
     def sentence(self) -> str:
         """Its requests in words."""
-        prompts = _in_words(self.prompt_lengths)
-        new = _in_words(self.new_lengths or (self.new_tokens,))
-        requests = "1 request" if self.num_requests == 1 else f"{self.num_requests} requests"
+        lengths = (self.prompt_lengths, self.new_lengths or (self.new_tokens,))
+        prompts, new = (" to ".join(map(str, sorted({min(of), max(of)}))) for of in lengths)
         model = f", {self.model}" if self.model else ""
+        requests = "1 request" if self.num_requests == 1 else f"{self.num_requests} requests"
         return f"{requests} of {prompts} + {new} tokens, batch {self.batch_size}{model}."
 
     def prompts(self, vocab_size: int) -> list[list[int]]:
@@ -127,8 +124,8 @@ class Workload:
         so that neither waiting nor preemption is part of the measurement.
         """
         lengths = [self.max_length] * self.resident
-        if self.new_lengths and self.waves == 1:
-            # The longest prompt and the longest output are not of one request.
+        if self.waves == 1:
+            # The longest prompt and the longest output need not be of one request.
             lengths = [prompt + new for prompt, new in self.requests]
         return {
             "block_size": block_size,
@@ -197,20 +194,6 @@ class Workload:
         return "bfloat16" if self.model and device.startswith("cuda") else "auto"
 
 
-def _of_family(model: str, small_model: str, batch: int, new_tokens: int) -> Workload:
-    """A batch of prompts of 128 tokens for a built-in model with random weights."""
-    return Workload(
-        f"{model}-{batch}",
-        batch,
-        batch,
-        (128,),
-        new_tokens,
-        unique_prompts=True,
-        model=f"random:{model}",
-        small_model=f"random:{small_model}",
-    )
-
-
 def _mixed() -> Workload:
     """The requests of nano-vllm's public benchmark, as its bench.py draws them with seed 0."""
     random = Random(0)
@@ -251,9 +234,20 @@ WORKLOADS: dict[str, Workload] = {
         Workload("streaming-small", 128, 8, (1, 4), 128, is_streamed=True),
         Workload("wide", 256, 256, (128,), 256, unique_prompts=True),
         Workload("single", 1, 1, (1,), 512, unique_prompts=True),
-        *(_of_family("llama-3.2-1b", "llama-tiny", batch, 256) for batch in (1, 64, 256)),
-        *(_of_family("qwen3-0.6b", "qwen3-tiny", batch, 256) for batch in (1, 64, 256)),
-        *(_of_family("qwen3-8b", "qwen3-tiny", batch, 1024) for batch in (1, 64, 256)),
+        *(
+            Workload(
+                *(f"{model}-{batch}", batch, batch, (128,), new_tokens),
+                unique_prompts=True,
+                model=f"random:{model}",
+                small_model=f"random:{small_model}",
+            )
+            for model, small_model, new_tokens in (
+                ("llama-3.2-1b", "llama-tiny", 256),
+                ("qwen3-0.6b", "qwen3-tiny", 256),
+                ("qwen3-8b", "qwen3-tiny", 1024),
+            )
+            for batch in (1, 64, 256)
+        ),
         _mixed(),
     )
 }
@@ -273,13 +267,6 @@ def workload_named(name: str) -> Workload:
 def workloads_named(names: str) -> list[Workload]:
     """The workloads that a comma-separated list names, each once."""
     return [workload_named(name) for name in dict.fromkeys(map(str.strip, names.split(",")))]
-
-
-def _in_words(lengths: tuple[int, ...]) -> str:
-    """A few lengths, or the range of many."""
-    if len(lengths) > 2:
-        return f"{min(lengths)} to {max(lengths)}"
-    return " and ".join(map(str, lengths))
 
 
 def default_model(device: str) -> str:

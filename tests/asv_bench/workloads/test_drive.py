@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import math
-import operator
-import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -21,7 +18,6 @@ from fake_engine import FakeClock, FakeEngine
 import asv_bench.workloads.drive as drive
 from asv_bench.errors import MeasurementFailed
 from asv_bench.workloads.drive import (
-    Feed,
     StreamReader,
     require_complete,
     run_requests,
@@ -185,7 +181,7 @@ def test_naive_runs_one_request_at_a_time(clock: FakeClock) -> None:
 
 def test_online_submits_when_due_and_sleeps_while_there_is_nothing_to_do(clock: FakeClock) -> None:
     engine = FakeEngine(clock)
-    sample = run(engine, 2, 2, 2, mode="online", feed=Feed(due_s=[0.0, 1.5, 10.0]))
+    sample = run(engine, 2, 2, 2, mode="online", due_s=[0.0, 1.5, 10.0])
     # The second falls due during the second step; the third finds the engine idle since 104.
     assert [moment for moment, _ in engine.submitted] == [100.0, 102.0, 110.0]
     assert clock.slept == [6.0]
@@ -195,38 +191,21 @@ def test_online_submits_when_due_and_sleeps_while_there_is_nothing_to_do(clock: 
 
 def test_online_holds_back_beyond_the_inflight_limit(clock: FakeClock) -> None:
     engine = FakeEngine(clock)
-    sample = run(engine, 2, 3, 1, 1, mode="online", feed=Feed(due_s=[0.0] * 4, max_inflight=2))
+    sample = run(engine, 2, 3, 1, 1, mode="online", max_inflight=2)
     assert engine.most_running == 2
     assert [moment for moment, _ in engine.submitted] == [100.0, 100.0, 102.0, 103.0]
     assert [len(request.token_ids) for request in sample.traces] == [2, 3, 1, 1]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_text_is_encoded_on_the_clock_of_its_request(clock: FakeClock, workers: int) -> None:
+def test_text_is_encoded_on_the_clock_of_its_request(clock: FakeClock) -> None:
     def encode(text: str) -> list[int]:
         clock.now += 4.0
         return [len(text)]
 
     engine = FakeEngine(clock)
-    feed = Feed(due_s=[0.0], workers=workers)
-    sample = run_requests(engine, ["abc"], params(1), mode="online", feed=feed, encode=encode)
+    sample = run_requests(engine, ["abc"], params(1), mode="online", encode=encode)
     assert engine.submitted == [(104.0, [3])]
     assert sample.of_requests("ttft") == pytest.approx([5.0])
-
-
-def test_workers_encode_in_other_threads_and_keep_the_order() -> None:
-    threads: set[int] = set()
-
-    def encode(text: str) -> list[int]:
-        threads.add(threading.get_ident())
-        time.sleep(0.02 if text == "slow" else 0.0)
-        return [len(text)]
-
-    engine = FakeEngine(FakeClock())
-    feed = Feed(due_s=[0.0, 0.0], workers=2)
-    run_requests(engine, ["slow", "x"], params(1, 1), mode="online", feed=feed, encode=encode)
-    assert [prompt for _, prompt in engine.submitted] == [[4], [1]]
-    assert threading.get_ident() not in threads
 
 
 @pytest.mark.usefixtures("nothing_hidden")
@@ -249,17 +228,11 @@ def test_failures_and_tokens_of_somebody_else_are_no_measurement(clock: FakeCloc
         require_complete(sample, Workload("three-each", 3, 3, (1,), 3))
 
 
-def test_stream_delivers_every_token_in_chunks_and_leaves_timings_alone(clock: FakeClock) -> None:
-    chunks: list[list[int]] = []
-
-    def to_text(token_ids: list[int]) -> str:
-        chunks.append(list(token_ids))
-        return ""
-
-    stream = StreamReader(2, to_text)
+def test_a_reader_gets_tokens_in_chunks_and_leaves_timings_alone(clock: FakeClock) -> None:
+    stream = StreamReader(2)
     sample = run(FakeEngine(clock), 5, consumer=stream.receive)
-    assert [len(chunk) for chunk in chunks] == [2, 2, 1]
-    assert functools.reduce(operator.iadd, chunks, []) == sample.traces[0].token_ids
+    # After 2, 4 and, at the end, 5 tokens of a second each.
+    assert (stream.gaps_ms().max, stream.gaps_ms().mean) == (2000.0, 1500.0)
     assert sample.of_requests("itl") == pytest.approx([1.0] * 4)
 
 
