@@ -14,9 +14,7 @@ def first_of(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-def processes_apart(
-    figures: Iterable[tuple[str, float]], unit: str = "", *, of_what: str = "processes"
-) -> list[str]:
+def processes_apart(figures: Iterable[tuple[str, float]], unit: str = "") -> list[str]:
     """At most one sentence: which processes that measured the same disagree, and by how much.
 
     `figures` has the name and the figure of each process; `unit` is of all figures.
@@ -34,7 +32,7 @@ def processes_apart(
     if not listed:
         return []
     return [
-        f"Warning: {of_what} that measured the same disagree by more than 20 %: "
+        "Warning: processes that measured the same disagree by more than 20 %: "
         f"{first_of(listed, 3)}. Make the machine idle and measure again before you believe them."
     ]
 

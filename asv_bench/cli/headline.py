@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.output.console import make_console, print_sentences, print_table
+from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record, require_places, write_json
@@ -19,14 +19,22 @@ from asv_bench.output.stored_json import positive, read_stored, text
 from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
-from asv_bench.run.report import HEADLINE_COLUMNS, headline_table
+from asv_bench.run.report import headline_table
 from asv_bench.session.options import place_of_figures
-from asv_bench.words import processes_apart
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
 HEADLINE = REPOSITORY / "reports" / "headline.json"
 MODE = "online"
-_FIGURES = [column.key for column in HEADLINE_COLUMNS[3:]]
+_FIGURES = {
+    "step_ms": ("step_ms",),
+    "tokens_per_s": ("total_tokens_per_s", "p50"),
+    "ttft_ms": ("ttft_ms", "p50"),
+    "tpot_ms": ("tpot_ms", "p50"),
+    "itl_p99_ms": ("itl_ms", "p99"),
+    "floor_ms": ("floor_ms",),
+    "fraction_of_floor": ("fraction_of_floor",),
+}
+"""The figures of a row, and where the record of a process has them."""
 
 
 def headline(
@@ -71,7 +79,7 @@ def headline(
     table_path = target.with_suffix(".md")
     require_places(None, target, table_path)
     arguments = ["--device", device, *(["--model", model] if model else [])]
-    arguments += ["--quick"] if quick else []
+    arguments += ["--quick"] * quick
     record = Record(
         "headline",
         {"workloads": names, "processes": processes, "arguments": arguments},
@@ -81,7 +89,6 @@ def headline(
     record.look_around(console, [chosen_device(device)])
     folder = record.default_path().with_suffix("")
     measured: list[dict[str, Any]] = []
-    kept: list[dict[str, Any]] = []
     total = processes * len(names)
     with Progress(console, "headline", total) as progress:
         # Workloads take turns, so that the machine's drift affects all alike.
@@ -91,11 +98,7 @@ def headline(
                 progress.name(label)
                 path = folder / f"{name}-{process}.json"
                 run_process(label, name, arguments, path)
-                figures, throttled = process_at(path, label)
-                print_sentences(console, throttled)
-                record.notes += throttled
-                measured.append(figures)
-                kept.append({"record": path.name, "figures": figures})
+                measured.append(process_at(path))
                 progress.advance()
             # After each round, so that an interrupted run keeps them.
             rows = [headline_row(measured[place :: len(names)]) for place in range(len(names))]
@@ -108,8 +111,7 @@ def headline(
             write_json(target, content, indent=2)
             table = headline_table(rows, title)
             write_text(table_path, table.to_markdown())
-    record.results |= {"rows": rows, "processes": kept}
-    record.warn(console, process_contradictions(measured))
+    record.results |= {"rows": rows, "processes": measured}
     path = record.write()
     print_table(console, table)
     console.print(f"figures: {target}, beside it {table_path.name}")
@@ -130,46 +132,21 @@ def run_process(label: str, workload: str, arguments: Sequence[str], path: Path)
         )
 
 
-def process_at(path: Path, label: str) -> tuple[dict[str, Any], list[str]]:
-    """The figures of the record that a process left, and a sentence if the GPU was throttled."""
+def process_at(path: Path) -> dict[str, Any]:
+    """The figures of the record that a process left."""
 
-    def read(record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        throttled = [
-            f"{label}: the GPU was throttled {when} the runs ({', '.join(state['clock_events'])})."
-            for when, state in record["gpu_state"].items()
-            if state is not None and state["throttled"]
-        ]
-        return _figures(record), throttled
+    def read(record: Mapping[str, Any]) -> dict[str, Any]:
+        workload = record["settings"]["workload"]
+        figures: dict[str, Any] = {"workload": text(workload["name"]), "engine": "kvtrail"}
+        figures["batch"] = int(positive(workload["batch_size"]))
+        for name, place in _FIGURES.items():
+            value = record["results"]["modes"][MODE]
+            for key in place:
+                value = value[key]
+            figures[name] = None if value is None else positive(value)
+        return figures
 
     return read_stored(path, "the record of a process", read)
-
-
-def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of one process; raises what Python raises if its record holds others."""
-    result = record["results"]["modes"][MODE]
-    workload = record["settings"]["workload"]
-    figures = {
-        "workload": text(workload["name"]),
-        "engine": "kvtrail",
-        "batch": int(positive(workload["batch_size"])),
-        "step_ms": result["step_ms"],
-        "tokens_per_s": result["total_tokens_per_s"]["p50"],
-        "ttft_ms": result["ttft_ms"]["p50"],
-        "tpot_ms": result["tpot_ms"]["p50"],
-        "itl_p99_ms": result["itl_ms"]["p99"],
-        "floor_ms": result["floor_ms"],
-        "fraction_of_floor": result["fraction_of_floor"],
-    }
-    for name in _FIGURES:
-        if figures[name] is not None:
-            positive(figures[name])
-    return figures
-
-
-def process_contradictions(processes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What to know where processes of one workload gave steps far apart."""
-    steps = ((f"the step of {figures['workload']}", figures["step_ms"]) for figures in processes)
-    return processes_apart(steps, "ms")
 
 
 def headline_row(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
-from asv_bench.cli.headline import process_contradictions as in_headline
 from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.history_session import process_contradictions as in_asv
 from asv_bench.words import first_of, processes_apart
@@ -40,10 +38,3 @@ def test_processes_that_disagree_are_named_whoever_ran_them() -> None:
     assert in_asv([figure(1.0, 1.1)]) == []
     (sentence,) = in_asv([figure(1.0, 1.1, 42.0)])
     assert "scheduler.Scheduler.track_step_time('gpt2-tiny') of cccccccc is 1 to 42" in sentence
-
-    def row(step_ms: float) -> dict[str, Any]:
-        return {"engine": "kvtrail", "workload": "wide", "step_ms": step_ms}
-
-    assert in_headline([row(1.0), row(1.1)]) == []
-    (sentence,) = in_headline([row(1.3), row(54.0)])
-    assert "the step of wide is 1.3 to 54 ms" in sentence

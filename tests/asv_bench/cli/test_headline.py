@@ -43,7 +43,6 @@ def child_record(
     }
     return {
         "settings": {"workload": {"name": workload, "batch_size": 64}},
-        "gpu_state": {"before": None, "after": None},
         "results": {"modes": {"online": result}},
     }
 
@@ -78,7 +77,7 @@ def test_only_a_reference_machine_writes_the_committed_file(
 def test_a_row_is_the_median_over_processes(tmp_path: Path) -> None:
     def figures_of(**given: Any) -> dict[str, Any]:
         write_json(tmp_path / "process.json", child_record(**given))
-        return process_at(tmp_path / "process.json", "")[0]
+        return process_at(tmp_path / "process.json")
 
     row = headline_row([figures_of(step_ms=step) for step in (0.5, 0.3, 0.4)])
     assert set(row) == ROW
@@ -87,15 +86,6 @@ def test_a_row_is_the_median_over_processes(tmp_path: Path) -> None:
     assert (row["tokens_per_s"], row["ttft_ms"], row["itl_p99_ms"]) == (1000.0, 5.0, 1.3)
     row = headline_row([figures_of(floor_ms=None)])
     assert (row["floor_ms"], row["fraction_of_floor"]) == (None, None)
-
-
-def test_a_throttled_gpu_is_reported(tmp_path: Path) -> None:
-    record = child_record()
-    record["gpu_state"]["before"] = {"throttled": False, "clock_events": []}
-    record["gpu_state"]["after"] = {"throttled": True, "clock_events": ["sw_power_cap"]}
-    write_json(tmp_path / "wide-0.json", record)
-    _, notes = process_at(tmp_path / "wide-0.json", "wide, process 1")
-    assert notes == ["wide, process 1: the GPU was throttled after the runs (sw_power_cap)."]
 
 
 def test_a_failed_process_is_not_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
