@@ -12,7 +12,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_bench.workloads.named import Workload
 
 from .engine_runs import CPU_MODEL, MODELS, OVER_FLOOR, OfModel, measure
-from .sharing import Run, Windowed, shared, tracked
+from .sharing import Run, Samples, shared, tracked
 
 NEW_TOKENS = 224
 """More than 200 steps in which the whole batch decodes, after the prompts are in."""
@@ -49,15 +49,15 @@ class BucketPadding(OfModel):
 
     params = (MODELS, [9, 17, 33, 65, 129])
     param_names: ClassVar = ["model", "batch"]
-    not_on_cpu = "a CPU replays no graphs"
+    is_for_cpu = False
 
     @tracked()
-    def track_step_time(self, model: str, batch: int) -> Windowed:
+    def track_step_time(self, model: str, batch: int) -> Samples:
         """Seconds of one step in an engine that has graphs for much larger batches."""
         return _padded_step_s(model, batch, MOST_ROWS)
 
     @tracked()
-    def track_unpadded_step_time(self, model: str, batch: int) -> Windowed:
+    def track_unpadded_step_time(self, model: str, batch: int) -> Samples:
         """Seconds of one step in an engine whose largest graph is of this very size."""
         return _padded_step_s(model, batch, batch)
 
@@ -66,7 +66,7 @@ class GraphCapture(OfModel):
     """Capturing decode steps of up to 256 rows, and prefills, when an engine is built."""
 
     timeout = 300.0
-    not_on_cpu = "a CPU captures no graphs"
+    is_for_cpu = False
 
     @tracked()
     def track_time(self, model: str) -> float:
@@ -114,6 +114,6 @@ def _build_seconds(model: str, decode: Literal["graph", "eager"]) -> float:
     return seconds
 
 
-def _padded_step_s(model: str, batch: int, most_rows: int) -> Windowed:
+def _padded_step_s(model: str, batch: int, most_rows: int) -> Samples:
     workload = replace(decode_workload(batch, 256), batch_size=most_rows)
     return measure(workload, model, warmup_tokens=32)["step_time"]

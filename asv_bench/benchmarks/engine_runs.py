@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from operator import itemgetter
 from statistics import median
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
@@ -24,7 +24,7 @@ from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.workloads.named import WORKLOADS, Workload
 
-from .sharing import Run, SharesRuns, Windowed
+from .sharing import Run, Samples, SharesRuns, samples_of
 
 if TYPE_CHECKING:
     from asv_bench.workloads.run_sample import Latency, RunSample
@@ -59,20 +59,13 @@ _PARTS = {
 """Parts of the engine beyond its public face, and where commits have them, newest place first."""
 
 
-class Effort(NamedTuple):
-    """How many runs a process measures: the fewest, more until so many seconds, never over most."""
-
-    fewest: int
-    most: int
-    seconds: float
-
-
-ON_CPU = Effort(RUNS_ON_CPU, RUNS_ON_CPU, 0.0)
-ON_GPU = Effort(3, 12, 1.0)
-"""Single runs are longer or shorter by chance there, so the median of several is kept."""
-TRIAL_ON_GPU = Effort(1, 1, 0.0)
-IN_TURNS = Effort(5, 40, 5.0)
-"""The median, too: of the machine's other work, both processes have as much."""
+# How many runs a process measures: the fewest, more until so many seconds, never over the most.
+ON_CPU = (RUNS_ON_CPU, RUNS_ON_CPU, 0.0)
+# Single runs are longer or shorter by chance there, so the median of several is kept.
+ON_GPU = (3, 12, 1.0)
+TRIAL_ON_GPU = (1, 1, 0.0)
+# The median, too: of the machine's other work, both processes have as much.
+IN_TURNS = (5, 40, 5.0)
 
 
 def engine_part(name: str) -> Any:
@@ -102,13 +95,12 @@ class OfModel(SharesRuns):
 
     params: ClassVar[Any] = (MODELS,)
     param_names: ClassVar = ["model"]
-    not_on_cpu = ""
-    """Why a CPU does not measure it, if that is so."""
+    is_for_cpu = True
 
     def prepare(self, model: str, *others: Any) -> None:
         require_model_here(model)
-        if model == CPU_MODEL and self.not_on_cpu:
-            raise SkipNotImplemented(self.not_on_cpu)
+        if model == CPU_MODEL and not self.is_for_cpu:
+            raise SkipNotImplemented("a CPU replays no graphs, and has no host beside it")
 
 
 class OfWorkload(OfModel):
@@ -130,19 +122,17 @@ def steady_step_s(sample: RunSample) -> float:
     """
     first = max(trace.token_times_s[0] for trace in sample.traces)
     last = min(trace.token_times_s[-1] for trace in sample.traces)
-    readings = []
+    readings: list[float] = []
     for trace in sample.traces:
         times = np.asarray(trace.token_times_s, np.float64)
         together = times[(times >= first) & (times <= last)]
-        windows = together[STEPS_PER_WINDOW:] - together[:-STEPS_PER_WINDOW]
-        readings.append(windows / STEPS_PER_WINDOW)
-    all_readings = np.concatenate(readings)
-    if not all_readings.size:
+        readings += (together[STEPS_PER_WINDOW:] - together[:-STEPS_PER_WINDOW]).tolist()
+    if not readings:
         raise ValueError(
             f"the requests decoded together for fewer than {STEPS_PER_WINDOW} steps; "
             f"use a workload whose requests all run at the same time."
         )
-    return float(np.median(all_readings))
+    return median(readings) / STEPS_PER_WINDOW
 
 
 def warm_engine(
@@ -172,7 +162,7 @@ def prefill_tokens(workload: Workload) -> int | None:
 
 def measure(
     workload: Workload, model: str, *, warmup_tokens: int | None = None
-) -> dict[str, Windowed]:
+) -> dict[str, Samples]:
     """The figures of `run_figures` on a warm engine, as `windowed` chooses them, in seconds.
 
     The run before the measured ones has `warmup_tokens` new tokens a request; None: as many.
@@ -196,7 +186,7 @@ def windowed(
     workload: Workload,
     model: str,
     figures_of: Callable[[RunSample], dict[str, float]],
-) -> dict[str, Windowed]:
+) -> dict[str, Samples]:
     """Figures of several runs of a workload on a new engine, among them "step_time".
 
     All are of the least disturbed run on a CPU. On a GPU, or in turns with another process, each is
@@ -210,23 +200,22 @@ def windowed(
         effort = IN_TURNS if turns.are_shared else ON_CPU
     else:
         effort = TRIAL_ON_GPU if os.environ.get(TRIAL_VARIABLE) else ON_GPU
+    fewest, most, seconds = effort
     engine = make_engine()
     # The other makes its own meanwhile, and passes on once it has.
     turns.wait()
-    samples: list[RunSample] = []
-    while len(samples) < effort.fewest or (
-        len(samples) < effort.most and sum(sample.wall_s for sample in samples) < effort.seconds
-    ):
+    runs: list[RunSample] = []
+    while len(runs) < fewest or (len(runs) < most and sum(run.wall_s for run in runs) < seconds):
         turns.pass_on()
         turns.wait()
-        samples.append(run_workload(engine, workload, PROMPT_IDS[model]))
+        runs.append(run_workload(engine, workload, PROMPT_IDS[model]))
     turns.pass_on()
-    windows = [figures_of(sample) for sample in samples]
+    windows = [figures_of(run) for run in runs]
     least = min(windows, key=itemgetter("step_time"))
     figures = {}
     for name in least:
-        each = tuple(window[name] for window in windows)
-        figures[name] = Windowed(least[name] if effort is ON_CPU else median(each), each)
+        each = [window[name] for window in windows]
+        figures[name] = samples_of(least[name] if effort is ON_CPU else median(each), each)
     return figures
 
 
@@ -236,8 +225,7 @@ def run_figures(sample: RunSample, floor_ms: float | None) -> dict[str, float]:
     figures = {"step_time": step, "seconds_per_token": sample.wall_s / sample.generated_tokens}
     latencies: tuple[Latency, ...] = ("ttft", "tpot", "itl")
     for name in latencies:
-        values = np.percentile(sample.of_requests(name), (50, 95, 99))
-        p50, p95, p99 = map(float, values)
+        p50, p95, p99 = map(float, np.percentile(sample.of_requests(name), (50, 95, 99)))
         figures |= {name: p50, f"{name}_p95": p95, f"{name}_p99": p99}
     if floor_ms is not None:
         figures["time_over_floor"] = 1e3 * step / floor_ms

@@ -32,7 +32,7 @@ from .engine_runs import (
     warm_engine,
     windowed,
 )
-from .sharing import CommitBenchmark, Run, SharesRuns, Windowed, median_s, shared, tracked
+from .sharing import CommitBenchmark, Run, Samples, SharesRuns, median_s, shared, tracked
 
 if TYPE_CHECKING:
     from asv_bench.workloads.run_sample import RunSample
@@ -165,7 +165,7 @@ class HostShare(OfModel):
 
     params = (MODELS, BATCHES)
     param_names: ClassVar = ["model", "batch"]
-    not_on_cpu = "on a CPU host and device are one"
+    is_for_cpu = False
 
     def run(self, model: str, batch: int) -> Run:
         return f"host-share-{batch}", lambda: _measure_host(model, batch)
@@ -232,7 +232,7 @@ def _way_to_append(blocks: KVBlockManager, way: str, batch: int) -> Callable[[],
     }[way]
 
 
-def _measure_steps(batch: int) -> dict[str, Windowed]:
+def _measure_steps(batch: int) -> dict[str, Samples]:
     # Equal prompts: all sequences reach the end of a block in the same step.
     workload = Workload("engine-step", batch, batch, (1,), 10 * SMALL_BLOCK)
     return windowed(

@@ -18,8 +18,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,25 +27,15 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_bench.process.environment import COMMIT_MARKER, ENVIRONMENT_TYPE, MEASURED_PACKAGES
 
 Samples: TypeAlias = dict[str, Any]
-
-
-class WrongEngineError(RuntimeError):
-    """The engine to be measured is not of the commit that asv would file the figure under."""
-
-
-@dataclass(frozen=True, slots=True)
-class Windowed:
-    """A figure of a workload that ran several times in one process, and that of each run."""
-
-    value: float
-    windows: tuple[float, ...]
-
-
-Figures: TypeAlias = Mapping[str, float | Windowed]
+Figures: TypeAlias = Mapping[str, float | Samples]
 Run: TypeAlias = tuple[str, Callable[[], Figures]]
 
 ROUNDS = 12
 """Processes per figure, unless a command asks for fewer: below 12, asv's test has no power."""
+
+
+class WrongEngineError(RuntimeError):
+    """The engine to be measured is not of the commit that asv would file the figure under."""
 
 
 def check_identity() -> str:
@@ -62,9 +51,8 @@ def check_identity() -> str:
     commit, kind = os.environ.get("ASV_COMMIT"), os.environ.get("ASV_ENV_TYPE")
     if kind != ENVIRONMENT_TYPE or not commit:
         raise WrongEngineError(
-            f"This benchmark runs in asv's {kind or 'existing'!r} environment, which cannot tell "
-            f"which commit's engine it imports. Run asv without -E, so that it uses the "
-            f"{ENVIRONMENT_TYPE!r} environment of asv.conf.json."
+            f"asv's {kind or 'existing'!r} environment cannot tell which commit's engine it "
+            f"imports. Run asv without -E, for the {ENVIRONMENT_TYPE!r} one of asv.conf.json."
         )
     checkout = Path(os.environ["ASV_ENV_DIR"]).resolve() / "commits" / commit
     marker = checkout / COMMIT_MARKER
@@ -75,42 +63,37 @@ def check_identity() -> str:
             f"remove .asv/env and run again."
         )
     for package in MEASURED_PACKAGES:
-        origin, expected = _origin(package), checkout / package
-        if origin is None or not (expected.is_dir() or package in sys.modules):
+        expected, module = checkout / package, sys.modules.get(package)
+        spec = importlib.util.find_spec(package) if module is None else None
+        file = spec.origin if spec is not None else getattr(module, "__file__", None)
+        if not file or (module is None and not expected.is_dir()):
             raise SkipNotImplemented(f"commit {commit[:8]} has no {package!r} package")
-        if origin.parent != expected:
+        origin = Path(file).resolve().parent
+        if origin != expected:
             raise WrongEngineError(
-                f"{package!r} comes from {origin.parent}, not from the checkout of commit "
+                f"{package!r} comes from {origin}, not from the checkout of commit "
                 f"{commit[:8]}; uninstall that copy or take it off the search path."
             )
     return commit
 
 
-def _origin(package: str) -> Path | None:
-    """The file of `package`, imported or to be imported; None where there is none."""
-    module = sys.modules.get(package)
-    spec = importlib.util.find_spec(package) if module is None else None
-    file = spec.origin if spec is not None else getattr(module, "__file__", None)
-    return Path(file).resolve() if file else None
-
-
 def tracked(
     *, unit: str = "seconds", version: str = "1", rounds: int = ROUNDS
-) -> Callable[[Callable[..., float | Windowed | Samples]], Callable[..., Samples]]:
-    """Make a benchmark of a method that returns its figure or a `shared_figure`.
+) -> Callable[[Callable[..., float | Samples]], Callable[..., Samples]]:
+    """Make a benchmark of a method that returns its figure, or samples of it.
 
     `unit` is "seconds", or a name for what the figure counts: bigger is worse, always. `version` is
     raised when the meaning of the figure changes, which leaves older results out. `rounds` are the
     processes that measure it, one sample each.
     """
 
-    def mark(measure: Callable[..., float | Windowed | Samples]) -> Callable[..., Samples]:
+    def mark(measure: Callable[..., float | Samples]) -> Callable[..., Samples]:
         @functools.wraps(measure)
         def track(*arguments: Any) -> Samples:
             figure = measure(*arguments)
             # Imported by now, so this judges the very modules that were measured.
             check_identity()
-            return figure if isinstance(figure, dict) else one_sample(figure)
+            return samples_of(figure)
 
         # As attributes of the function: asv reads `rounds` of a track benchmark nowhere else.
         track.__dict__.update(unit=unit, version=version, rounds=rounds)
@@ -131,9 +114,8 @@ def shared(
     track.__doc__ = what
     track.__qualname__ = track.__name__
     # asv's pages show the source.
-    source = f"# {what}\nshared({figure!r})"
-    track.__dict__.update(unit=unit, version="1", rounds=rounds, pretty_source=source)
-    return track
+    track.__dict__["pretty_source"] = f"# {what}\nshared({figure!r})"
+    return tracked(unit=unit, rounds=rounds)(track)
 
 
 def median_s(
@@ -153,18 +135,20 @@ def median_s(
     return statistics.median(seconds[warmups:])
 
 
-def one_sample(figure: float | Windowed) -> Samples:
+def samples_of(figure: float | Samples, windows: Sequence[float] = ()) -> Samples:
     """The figure of this process, in the form that makes asv keep it as a sample.
 
-    asv leaves the windows out: they are not independent of each other, as samples are.
+    `windows` are those of several runs, of which it was made. asv leaves them out: they are not
+    independent of each other, as samples are. What has this form already is kept.
 
-    Raises ValueError if it is negative or not finite, which asv would store without a word.
+    Raises ValueError if the figure is negative or not finite, which asv would store without a word.
     """
-    value = figure.value if isinstance(figure, Windowed) else float(figure)
+    if isinstance(figure, dict):
+        return figure
+    value = float(figure)
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"the measurement gave {value!r}, which is no time or ratio.")
-    windows = {"windows": list(figure.windows)} if isinstance(figure, Windowed) else {}
-    return {"samples": [value], "number": 1, **windows}
+    return {"samples": [value], "number": 1, **({"windows": list(windows)} if windows else {})}
 
 
 def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samples:
@@ -176,9 +160,9 @@ def shared_figure(run: str, figure: str, measure: Callable[[], Figures]) -> Samp
     path = Path(f"{run}.run.json")
     kept: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
     if kept is None or figure in kept["taken"]:
-        figures = {name: one_sample(value) for name, value in measure().items()}
+        figures = {name: samples_of(value) for name, value in measure().items()}
         check_identity()
-        kept = {"commit": commit, "process": os.getpid(), "figures": figures, "taken": []}
+        kept = {"commit": commit, "figures": figures, "taken": []}
     elif kept["commit"] != commit:
         raise WrongEngineError(
             f"the shared run {path} is of commit {kept['commit'][:8]}, not of {commit[:8]}; "

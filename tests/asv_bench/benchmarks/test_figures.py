@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asv_bench.benchmarks import decode, host, host_growth, host_text, kernels
-from asv_bench.benchmarks.sharing import one_sample
+from asv_bench.benchmarks.sharing import samples_of
 from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine import Engine, EngineConfig, KVBlockManager
 
@@ -25,7 +25,7 @@ def test_captures_are_timed_without_the_rest_of_an_engines_start(
         return {"graph": 2.5, "eager": 1.0}[decode_mode]
 
     monkeypatch.setattr(decode, "_build_seconds", build_seconds)
-    assert decode.GraphCapture().track_time("gpt2") == one_sample(1.5)
+    assert decode.GraphCapture().track_time("gpt2") == samples_of(1.5)
     assert built[0] == "graph", "the first builds compile, and are not timed"
 
 
@@ -60,9 +60,9 @@ def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
         older = host._measure_host("gpt2-tiny", 4)
     monkeypatch.setattr(host, "_measure_host", lambda _model, _batch: figures)
     benchmark = host.HostShare()
-    assert benchmark.track_host_time("gpt2", 4) == one_sample(figures["host_time"])
-    assert benchmark.track_step_time("gpt2", 4) == one_sample(figures["step_time"])
-    in_columns = one_sample(figures["host_time_in_columns"])
+    assert benchmark.track_host_time("gpt2", 4) == samples_of(figures["host_time"])
+    assert benchmark.track_step_time("gpt2", 4) == samples_of(figures["step_time"])
+    in_columns = samples_of(figures["host_time_in_columns"])
     assert benchmark.track_host_time_in_columns("gpt2", 4) == in_columns
     assert set(older) == {"host_time", "step_time"}
 
@@ -98,7 +98,7 @@ CHEAP = [
 
 
 @pytest.mark.parametrize("case", CHEAP, ids=lambda case: "-".join(map(str, case[1:])))
-def test_a_benchmark_gives_one_sample(
+def test_a_benchmark_gives_samples_of(
     any_engine: Path, on_gpu: Callable[[bool], None], case: tuple[Any, ...]
 ) -> None:
     on_gpu(False)

@@ -9,7 +9,7 @@ import pytest
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.benchmarks import sharing
-from asv_bench.benchmarks.sharing import WrongEngineError, one_sample, shared_figure
+from asv_bench.benchmarks.sharing import WrongEngineError, samples_of, shared_figure
 
 
 def test_a_figure_that_a_machine_does_not_have_is_skipped(any_engine: Path) -> None:
@@ -47,4 +47,4 @@ def test_a_run_of_another_commit_is_refused(
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 def test_a_figure_that_is_none_is_an_error(value: float) -> None:
     with pytest.raises(ValueError, match="no time or ratio"):
-        one_sample(value)
+        samples_of(value)
