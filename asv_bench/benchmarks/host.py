@@ -32,11 +32,11 @@ from .engine_runs import (
     warm_engine,
     windowed,
 )
-from .sharing import CommitBenchmark, Run, Samples, SharesRuns, median_s, shared, tracked
+from .sharing import CommitBenchmark, Run, SharesRuns, median_s, shared, tracked
 
 if TYPE_CHECKING:
     from asv_bench.workloads.run_sample import RunSample
-    from engine import KVBlockManager, TokenEvent
+    from engine import Engine, TokenEvent
 
 BLOCK_SIZE = 64
 CYCLES = 12
@@ -54,8 +54,23 @@ class AppendBookkeeping(CommitBenchmark):
     param_names: ClassVar = ["way", "batch"]
 
     def prepare(self, way: str, batch: int) -> None:
-        blocks = engine_part("KVBlockManager")((CYCLES + 3) * batch, BLOCK_SIZE)
-        self._append = _way_to_append(blocks, way, batch)
+        blocks = self.blocks = engine_part("KVBlockManager")((CYCLES + 3) * batch, BLOCK_SIZE)
+        last_blocks = np.full(batch, -1, np.int32)
+        sequences: list[list[int]] = [[] for _ in range(batch)]
+
+        def one_by_one() -> None:
+            for sequence in sequences:
+                blocks.append_token(sequence)
+
+        def array() -> None:
+            np.copyto(last_blocks, blocks.append_to_last_blocks(last_blocks).block_index)
+
+        ways: dict[str, Callable[[], object]] = {
+            "one_by_one": one_by_one,
+            "batch": lambda: blocks.append_token_batch(sequences),
+            "array": array,
+        }
+        self.append: Callable[[], object] = ways[way]
 
     @tracked()
     def track_append(self, way: str, batch: int) -> float:
@@ -63,7 +78,7 @@ class AppendBookkeeping(CommitBenchmark):
 
         def fill_a_block() -> None:
             for _ in range(BLOCK_SIZE):
-                self._append()
+                self.append()
 
         return median_s(fill_a_block, CYCLES) / BLOCK_SIZE
 
@@ -84,12 +99,9 @@ class BlockMetadata(CommitBenchmark):
 
         def hold_and_release() -> None:
             held = [blocks.allocate_blocks(8) for _ in range(batch)]
-            for block_ids in held:
-                blocks.incref_blocks(block_ids)
-            for block_ids in held:
-                blocks.free_blocks(block_ids)
-            for block_ids in held:
-                blocks.free_blocks(block_ids)
+            for change in (blocks.incref_blocks, blocks.free_blocks, blocks.free_blocks):
+                for block_ids in held:
+                    change(block_ids)
 
         return median_s(hold_and_release, CYCLES) / batch
 
@@ -148,7 +160,15 @@ class EngineStep(SharesRuns):
     param_names: ClassVar = ["batch"]
 
     def run(self, batch: int) -> Run:
-        return f"engine-step-{batch}", lambda: _measure_steps(batch)
+        # Equal prompts: all sequences reach the end of a block in the same step.
+        workload = Workload("engine-step", batch, batch, (1,), 10 * SMALL_BLOCK)
+
+        def make_engine() -> Engine:
+            return warm_engine(workload, CPU_MODEL, SMALL_BLOCK, block_size=SMALL_BLOCK)
+
+        return f"engine-step-{batch}", lambda: windowed(
+            make_engine, workload, CPU_MODEL, _step_figures
+        )
 
     track_step_time = shared("step_time", "Seconds of one step in which every sequence decodes.")
     track_boundary_step = shared(
@@ -186,7 +206,7 @@ class Startup(SharesRuns):
     timeout = 300.0
 
     def run(self) -> Run:
-        return "startup", _start_engine
+        return "startup", lambda: dict(zip(("import", "first_token"), _started("cpu"), strict=True))
 
     track_import = shared("import", "Seconds that importing the engine adds to importing torch.")
     track_first_token = shared(
@@ -206,41 +226,12 @@ class GpuStartup(SharesRuns):
         require_model_here(GPU_MODEL)
 
     def run(self) -> Run:
-        return "gpu-startup", _start_engine_on_gpu
+        return "gpu-startup", _start_twice
 
     track_cold = shared(
         "cold", "Seconds from the imported engine to the first token; no kernel is compiled yet."
     )
     track_warm = shared("warm", "The same once an engine like it has run before.")
-
-
-def _way_to_append(blocks: KVBlockManager, way: str, batch: int) -> Callable[[], object]:
-    last_blocks = np.full(batch, -1, np.int32)
-    sequences: list[list[int]] = [[] for _ in range(batch)]
-
-    def append_array() -> None:
-        np.copyto(last_blocks, blocks.append_to_last_blocks(last_blocks).block_index)
-
-    def append_one_by_one() -> None:
-        for sequence in sequences:
-            blocks.append_token(sequence)
-
-    return {
-        "one_by_one": append_one_by_one,
-        "batch": lambda: blocks.append_token_batch(sequences),
-        "array": append_array,
-    }[way]
-
-
-def _measure_steps(batch: int) -> dict[str, Samples]:
-    # Equal prompts: all sequences reach the end of a block in the same step.
-    workload = Workload("engine-step", batch, batch, (1,), 10 * SMALL_BLOCK)
-    return windowed(
-        lambda: warm_engine(workload, CPU_MODEL, SMALL_BLOCK, block_size=SMALL_BLOCK),
-        workload,
-        CPU_MODEL,
-        _step_figures,
-    )
 
 
 def _step_figures(sample: RunSample) -> dict[str, float]:
@@ -256,18 +247,15 @@ def _measure_host(model: str, batch: int) -> dict[str, float]:
 
     workload = Workload("host-share", batch, batch, (1,), 256)
     engine = warm_engine(workload, model, 32, device="cuda", dtype="float16")
-    ways = {"host_time": False}
-    if hasattr(engine, "step_batches"):
-        ways["host_time_in_columns"] = True
+    ways = ["host_time", *["host_time_in_columns"] * hasattr(engine, "step_batches")]
     readings: defaultdict[str, list[float]] = defaultdict(list)
     with counted_waits() as waits:
         # In turn, so that a lasting disturbance affects both.
-        for _ in range(RUNS_ON_CPU):
-            for figure, in_columns in ways.items():
-                timed = HostTimedEngine(engine, waits, in_columns=in_columns)
-                sample = run_workload(timed, workload, PROMPT_IDS[model])
-                readings[figure].append(statistics.median(timed.full_steps_s(batch)))
-                readings["step_time"].append(steady_step_s(sample))
+        for way in ways * RUNS_ON_CPU:
+            timed = HostTimedEngine(engine, waits, in_columns=way != "host_time")
+            sample = run_workload(timed, workload, PROMPT_IDS[model])
+            readings[way].append(statistics.median(timed.full_steps_s(batch)))
+            readings["step_time"].append(steady_step_s(sample))
     return {figure: min(seconds) for figure, seconds in readings.items()}
 
 
@@ -331,49 +319,42 @@ class HostTimedEngine:
         return [seconds for events, seconds in self.steps if events == batch_size]
 
 
-_STARTED = """
+_START = """
 import time
 
 import torch
 
-{before}
+if DEVICE == "cuda":
+    torch.zeros(1, device=DEVICE)
 before_import = time.perf_counter()
 import engine
 
 before_engine = time.perf_counter()
-config = engine.EngineConfig({config})
-started = engine.Engine(config)
+started = engine.Engine(engine.EngineConfig(model=MODEL, device=DEVICE, **SIZES))
 started.generate([[1]], engine.SamplingParams(max_new_tokens=1, ignore_eos=True))
 print(before_engine - before_import, time.perf_counter() - before_engine)
 """
 
 
-def _start_engine() -> dict[str, float]:
-    config = f"model='random:{CPU_MODEL}', device='cpu', max_batch_size=1"
-    imported, first_token = _said_from_scratch(_STARTED.format(before="", config=config))
-    return {"import": imported, "first_token": first_token}
-
-
-def _start_engine_on_gpu() -> dict[str, float]:
+def _start_twice() -> dict[str, float]:
     """Seconds of two processes one after the other, which share an empty cache of kernels."""
-    config = f"model='random:{GPU_MODEL}', device='cuda'"
-    code = _STARTED.format(before="torch.zeros(1, device='cuda')", config=config)
     with TemporaryDirectory() as cache:
-        cold, warm = (_said_from_scratch(code, TRITON_CACHE_DIR=cache)[1] for _ in range(2))
+        cold, warm = (_started("cuda", TRITON_CACHE_DIR=cache)[1] for _ in range(2))
     return {"cold": cold, "warm": warm}
 
 
-def _said_from_scratch(code: str, **variables: str) -> list[float]:
-    """The numbers that a process prints which has the engine of this one, and imports it itself.
+def _started(device: str, **variables: str) -> list[float]:
+    """Seconds of the import and to the first token, in a process with the engine of this one.
 
     This process may have been forked from one that had imported much of what the engine needs.
     """
+    model = GPU_MODEL if device == "cuda" else CPU_MODEL
+    sizes = {} if device == "cuda" else {"max_batch_size": 1}
+    told = f"DEVICE, MODEL, SIZES = {device!r}, {f'random:{model}'!r}, {sizes!r}"
     path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
+    said = subprocess.check_output(
+        [sys.executable, "-P", "-c", f"{told}\n{_START}"],
         env={**os.environ, "PYTHONPATH": path, **variables},
-        stdout=subprocess.PIPE,
         text=True,
-        check=True,
     )
-    return [float(number) for number in done.stdout.split()]
+    return [float(number) for number in said.split()]

@@ -16,10 +16,10 @@ from asv_bench.output.destinations import write_text
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record, require_places, write_json
 from asv_bench.output.stored_json import positive, read_stored, text
+from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
-from asv_bench.run.report import headline_table
 from asv_bench.session.options import place_of_figures
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
@@ -35,6 +35,18 @@ _FIGURES = {
     "fraction_of_floor": ("fraction_of_floor",),
 }
 """The figures of a row, and where the record of a process has them."""
+_COLUMNS = (
+    Column("workload", "workload", kind="name"),
+    Column("engine", "engine", kind="name"),
+    Column("batch", "batch", show=str),
+    Column("step_ms", "step", "ms", digits(3)),
+    Column("tokens_per_s", "tokens/s", show=digits(0)),
+    Column("ttft_ms", "TTFT", "ms", digits(2)),
+    Column("tpot_ms", "TPOT", "ms", digits(3)),
+    Column("itl_p99_ms", "ITL p99", "ms", digits(3)),
+    Column("floor_ms", "floor", "ms", digits(3)),
+    Column("fraction_of_floor", "of floor", show=percent(1)),
+)
 
 
 def headline(
@@ -156,3 +168,8 @@ def headline_row(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = [one[name] for one in processes if one[name] is not None]
         row[name] = statistics.median(values) if values else None
     return row
+
+
+def headline_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """The rows of `headline.json` as a table."""
+    return Table(_COLUMNS, [[row[column.key] for column in _COLUMNS] for row in rows], title)

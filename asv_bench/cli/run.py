@@ -9,7 +9,7 @@ import typer
 
 from asv_bench.cli.headline import headline
 from asv_bench.run.flags import RunFlags
-from asv_bench.run.report import measure_and_report
+from asv_bench.run.measure import measure_and_report
 from asv_bench.run.settings import settle
 from asv_bench.session.options import Outputs
 from asv_bench.workloads.named import WORKLOADS

@@ -1,13 +1,12 @@
-"""Build engines from settings, warm up, run, and sum the runs up."""
+"""Build engines from settings, warm up, run, sum the runs up; print tables, write the record."""
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,12 @@ import numpy as np
 from asv_bench.explain.trace import traced
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import describe
-from asv_bench.process.environment import TRIAL_VARIABLE
+from asv_bench.output.destinations import require_writable
+from asv_bench.output.progress import Progress
+from asv_bench.output.record import Record
+from asv_bench.output.table import MISSING, Cell, Column, Row, Table, percent
+from asv_bench.output.table_files import TableFiles
+from asv_bench.process.environment import TRIAL_VARIABLE, threads_text
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.workloads.drive import (
     Prompt,
@@ -25,70 +29,117 @@ from asv_bench.workloads.drive import (
     run_requests,
     settled_garbage,
 )
-from asv_bench.workloads.run_sample import Mode, RunSample, Summary, latencies_ms, summarize
+from asv_bench.workloads.run_sample import Mode, RunSample, latencies_ms, summarize
 
 if TYPE_CHECKING:
     from engine import Engine, SamplingParams
 
-# The label of each figure, its digits after the point, and what a `RunSample` calls it if it is one
-# of a whole run; in the order they are printed.
+OF_RUNS = {
+    "decode_s": "decode_s",
+    "total_s": "wall_s",
+    "decode_step_ms": "decode_step_ms",
+    "decode_tokens_per_s": "decode_tokens_per_s",
+    "total_tokens_per_s": "total_tokens_per_s",
+}
+"""Figures of whole runs, and what a `RunSample` calls them."""
+# The label of each figure and its digits after the point, in the order they are printed.
 FIGURES = {
-    "decode_s": ("decode time, s", 3, "decode_s"),
-    "total_s": ("total time, s", 3, "wall_s"),
-    "decode_step_ms": ("decode step, ms", 3, "decode_step_ms"),
-    "decode_tokens_per_s": ("throughput, tokens/s of decode time", 1, "decode_tokens_per_s"),
-    "total_tokens_per_s": ("throughput, tokens/s of total time", 1, "total_tokens_per_s"),
-    "ttft_ms": ("TTFT, ms", 2, ""),
-    "tpot_ms": ("TPOT, ms", 3, ""),
-    "itl_ms": ("ITL, ms", 3, ""),
-    "latency_ms": ("latency, ms", 1, ""),
-    "delivery_gap_ms": ("gap between deliveries, ms", 3, ""),
+    "decode_s": ("decode time, s", 3),
+    "total_s": ("total time, s", 3),
+    "decode_step_ms": ("decode step, ms", 3),
+    "decode_tokens_per_s": ("throughput, tokens/s of decode time", 1),
+    "total_tokens_per_s": ("throughput, tokens/s of total time", 1),
+    "ttft_ms": ("TTFT, ms", 2),
+    "tpot_ms": ("TPOT, ms", 3),
+    "itl_ms": ("ITL, ms", 3),
+    "latency_ms": ("latency, ms", 1),
+    "delivery_gap_ms": ("gap between deliveries, ms", 3),
+    "step_ms": ("step, ms (total time / tokens each)", 3),
+    "floor_ms": ("floor of a step, ms", 3),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ModeResult:
-    """The measured runs of one mode."""
+def measure_and_report(settings: Settings, files: TableFiles) -> None:
+    """Measure every mode of `settings`, print its tables, write its record."""
+    flags, console = settings.flags, files.console
+    require_writable((flags.profile_dir or PROFILE_DIR) / "trace" if flags.profile else None)
+    record = Record(settings.command, settings.to_json())
+    if record.tree.dirty:
+        record.notes.append(
+            f"The working tree is measured as it stands; it differs from {record.tree.commit} in "
+            f"{len(record.tree.changed)} paths."
+        )
+    record.notes += [settings.note] if settings.note else []
+    for note in record.notes:
+        console.print(note)
+    record.look_around(console, [settings.device])
 
-    mode: Mode
-    samples: list[RunSample]
-    step_ms: float
-    floor_ms: float | None
-    delivery_gap_ms: Summary | None
+    modes: dict[str, dict[str, Any]] = {}
+    name = settings.workload.name
+    total = len(settings.modes) * (flags.warmup_runs + flags.repeat_runs)
+    what = f"{name}, {threads_text(record.threads)}: building the engine"
+    with Progress(console, what, total, "runs", is_apart=False) as progress:
+        measurement = Measurement(settings)
+        record.results["engine"] = measurement.engine_facts()
+        record.threads = measurement.engine_threads
 
-    @property
-    def fraction_of_floor(self) -> float | None:
-        """The floor over the step time; None without a floor."""
-        return None if self.floor_ms is None else self.floor_ms / self.step_ms
+        def on_run(sample: RunSample | None) -> None:
+            progress.advance()
+            if sample is not None:
+                record.samples.append(sample.to_json())
+                if flags.print_per_run:
+                    console.print(
+                        f"run {len(record.samples)} {sample.mode}: {sample.generated_tokens} "
+                        f"tokens in {sample.wall_s:.3f} s, decode {sample.decode_s:.3f} s"
+                    )
 
-    def summaries(self) -> dict[str, Summary]:
-        """Figures of whole runs, and TTFT, TPOT, ITL and latency over the requests of all runs."""
-        of_runs = {
-            name: summarize([getattr(sample, its_name) for sample in self.samples])
-            for name, (_, _, its_name) in FIGURES.items()
-            if its_name
-        }
-        gaps = {"delivery_gap_ms": self.delivery_gap_ms} if self.delivery_gap_ms else {}
-        return {**of_runs, **latencies_ms(self.samples), **gaps}
+        for mode in settings.modes:
+            progress.name(f"{name}: {mode}")
+            samples, modes[mode] = measurement.run_mode(mode, on_run)
+            record.results.setdefault("runs", each_run(samples))
+    bandwidth = measurement.bandwidth
+    record.results |= {"read_bandwidth": bandwidth and asdict(bandwidth), "modes": modes}
 
-    def each_run(self) -> dict[str, list[float]]:
-        """A figure of each run: milliseconds, and tokens a second of total time."""
-        return {
-            "step_ms": [sample.decode_step_ms for sample in self.samples],
-            "tpot_ms": [1e3 * float(np.median(one.of_requests("tpot"))) for one in self.samples],
-            "ttft_ms": [1e3 * float(np.median(one.of_requests("ttft"))) for one in self.samples],
-            "tokens_per_s": [sample.total_tokens_per_s for sample in self.samples],
-        }
+    # Who reads a stream sees its slow tokens, so percentiles count.
+    columns = ("p50", "mean") if settings.delivery is None else ("p50", "p95", "p99", "mean")
+    machine = record.machine.gpu or record.machine.cpu
+    title = f"{name} on {machine}, {threads_text(record.threads)}"
+    files.show(*(mode_table(f"{title}, {mode}", modes[mode], columns) for mode in modes))
+    console.print(f"record: {record.write(files.record)}")
+    if flags.profile:
+        for mode in settings.modes:
+            console.print(f"trace: {measurement.trace(mode)}")
 
-    def to_json(self) -> dict[str, Any]:
-        """The figures, without the samples they come from."""
-        return {
-            "step_ms": self.step_ms,
-            "floor_ms": self.floor_ms,
-            "fraction_of_floor": self.fraction_of_floor,
-            "same_tokens_each_run": len({sample.token_digest for sample in self.samples}) == 1,
-            **{name: asdict(summary) for name, summary in self.summaries().items()},
-        }
+
+def each_run(samples: list[RunSample]) -> dict[str, list[float]]:
+    """A figure of each run: milliseconds, and tokens a second of total time."""
+    return {
+        "step_ms": [sample.decode_step_ms for sample in samples],
+        "tpot_ms": [1e3 * float(np.median(sample.of_requests("tpot"))) for sample in samples],
+        "ttft_ms": [1e3 * float(np.median(sample.of_requests("ttft"))) for sample in samples],
+        "tokens_per_s": [sample.total_tokens_per_s for sample in samples],
+    }
+
+
+def mode_table(title: str, figures: Mapping[str, Any], columns: tuple[str, ...]) -> Table:
+    """The figures of one mode; `columns` are names of `Summary` fields, such as "p50"."""
+    empty = [Cell(None, text="")] * (len(columns) - 1)
+    rows: list[Row] = []
+    for name, (label, count) in FIGURES.items():
+        figure = figures.get(name)
+        if isinstance(figure, dict):
+            rows.append((label, *(_cell(figure[column], count) for column in columns)))
+        elif figure is not None:
+            rows.append((label, _cell(figure, count), *empty))
+    if (fraction := figures["fraction_of_floor"]) is not None:
+        rows.append(("fraction of floor", Cell(fraction, text=percent(1)(fraction)), *empty))
+    shown = (Column("figure", "figure", kind="text"), *(Column(name, name) for name in columns))
+    return Table(shown, rows, title)
+
+
+def _cell(value: float | None, count: int) -> Cell:
+    is_missing = value is None or value != value
+    return Cell(value, text=MISSING if is_missing else f"{value:,.{count}f}")
 
 
 class Measurement:
@@ -102,6 +153,7 @@ class Measurement:
         vocab_size = self._engine.model_config.vocab_size
         own = settings.workload.prompts
         self._prompts: list[Prompt] = settings.prompts or [*own(vocab_size)]
+        self.bandwidth: Bandwidth | None = None
 
     def engine_facts(self) -> dict[str, Any]:
         """What was built: the model's sizes, its type, and how it decodes."""
@@ -112,13 +164,13 @@ class Measurement:
             "decode": self._engine.decode_mode,
         }
 
-    @cached_property
-    def bandwidth(self) -> Bandwidth | None:
-        """The device's read bandwidth; None on the CPU."""
-        return read_bandwidth(self._settings.device)
+    def run_mode(
+        self, mode: Mode, on_run: Callable[[RunSample | None], None]
+    ) -> tuple[list[RunSample], dict[str, Any]]:
+        """Warm up, then measure one mode: its runs, and the figures of them together.
 
-    def run_mode(self, mode: Mode, on_run: Callable[[RunSample | None], None]) -> ModeResult:
-        """Warm up, then measure one mode; `on_run` gets each run, or None for a warm-up run."""
+        `on_run` gets each run, or None for a warm-up run.
+        """
         settings, flags = self._settings, self._settings.flags
         samples: list[RunSample] = []
         stream: StreamReader | None = None
@@ -134,10 +186,23 @@ class Measurement:
                 samples.append(self.run_once(mode, stream))
                 on_run(samples[-1])
         step = statistics.median(sample.step_ms(settings.workload) for sample in samples)
+        self.bandwidth = self.bandwidth or read_bandwidth(settings.device)
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
         bandwidth = None if mode == "naive" else self.bandwidth
         floor = settings.workload.floor_ms(self._engine.model_config, self._dtype, bandwidth)
-        return ModeResult(mode, samples, step, floor, stream.gaps_ms() if stream else None)
+        summaries = {
+            name: summarize([getattr(sample, its_name) for sample in samples])
+            for name, its_name in OF_RUNS.items()
+        }
+        summaries |= latencies_ms(samples)
+        summaries |= {"delivery_gap_ms": stream.gaps_ms()} if stream else {}
+        return samples, {
+            "step_ms": step,
+            "floor_ms": floor,
+            "fraction_of_floor": None if floor is None else floor / step,
+            "same_tokens_each_run": len({sample.token_digest for sample in samples}) == 1,
+            **{name: asdict(summary) for name, summary in summaries.items()},
+        }
 
     def run_once(self, mode: Mode, stream: StreamReader | None = None) -> RunSample:
         """Run once, on a new engine if a prefix cache would outlive the run before."""

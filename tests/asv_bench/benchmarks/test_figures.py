@@ -12,7 +12,7 @@ import pytest
 from asv_bench.benchmarks import decode, host, host_growth, host_text, kernels
 from asv_bench.benchmarks.sharing import samples_of
 from asv_bench.lab.pretend_cuda import pretended_cuda
-from engine import Engine, EngineConfig, KVBlockManager
+from engine import Engine, EngineConfig
 
 
 def test_captures_are_timed_without_the_rest_of_an_engines_start(
@@ -114,9 +114,9 @@ def test_a_benchmark_gives_samples_of(
 def test_all_ways_to_append_do_the_same_bookkeeping() -> None:
     batch, fills = 8, []
     for way in ("one_by_one", "batch", "array"):
-        blocks = KVBlockManager(4 * batch, 64)
-        append = host._way_to_append(blocks, way, batch)
+        benchmark = host.AppendBookkeeping()
+        benchmark.prepare(way, batch)
         for _ in range(70):
-            append()
-        fills.append(sorted(blocks.fill_levels.tolist(), reverse=True)[: 2 * batch])
+            benchmark.append()
+        fills.append(sorted(benchmark.blocks.fill_levels.tolist(), reverse=True)[: 2 * batch])
     assert fills[0] == fills[1] == fills[2] == [64] * batch + [6] * batch

@@ -221,9 +221,9 @@ def test_runs_share_an_engine_unless_its_prefix_cache_would_outlive_one(
     made = Measurement(
         settle("scheduler", RunFlags(**(SMALL | flags | {"warmup_runs": 1, "repeat_runs": 2})))
     )
-    result = made.run_mode(
+    samples, _ = made.run_mode(
         "online", lambda sample: heard.append((sample, gc.get_freeze_count() > 0))
     )
-    assert heard == [(sample, engines == 1) for sample in (None, *result.samples)]
+    assert heard == [(sample, engines == 1) for sample in (None, *samples)]
     assert (len(built), gc.get_freeze_count()) == (engines, 0)
-    assert len({sample.token_digest for sample in result.samples}) == 1
+    assert len({sample.token_digest for sample in samples}) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asv_bench.run.report import headline_table
+from asv_bench.cli.headline import headline_table
 
 ROOT = Path(__file__).parents[3]
 ENGINES = ("kvtrail", "transformers-static", "transformers-dynamic")
