@@ -100,6 +100,8 @@ class _Kernel(SharesRuns):
 
     params: ClassVar[Any] = (list(SHAPES),)
     param_names: ClassVar = ["shape"]
+    call: Callable[..., Call]
+    """What is timed, of a `Problem` and the values of the other parameters."""
 
     def prepare(self, *values: str) -> None:
         shape = SHAPES[values[-1]]
@@ -108,15 +110,10 @@ class _Kernel(SharesRuns):
             raise SkipNotImplemented(f"{values[-1]} is not measured {where} a GPU")
 
     def run(self, *values: str) -> Run:
-        *others, shape = values
-        name = f"{type(self).__name__}-{'-'.join(values)}"
-        return name, lambda: measure_call(
-            *self.call(Problem(SHAPES[shape]), *others), SHAPES[shape]
-        )
-
-    def call(self, problem: Problem, *values: Any, **_: Any) -> Call:
-        """What is timed, for these values of the parameters."""
-        raise TypeError(f"{type(self).__name__} does not say what it calls.")
+        *others, name = values
+        shape = SHAPES[name]
+        run = f"{type(self).__name__}-{'-'.join(values)}"
+        return run, lambda: measure_call(*self.call(Problem(shape), *others), shape)
 
     track_time = shared("time", "Seconds per call, nothing cached.")
     track_time_over_floor = shared(
@@ -201,23 +198,17 @@ def measure_call(call: Callable[[], object], bytes_moved: int, shape: Shape) -> 
     with torch.inference_mode():
         if not shape.on_gpu:
             return {"time": median_s(call, 4 * REPEATS, warmups=WARMUPS)}
-        seconds = _seconds_on_gpu(call)
+        flush = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            call()  # compiles what is not compiled yet, which capture forbids
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        # To flush takes so long that the replay is queued before the device comes to it.
+        times_ms = device_ms(graph.replay, REPEATS, warmups=WARMUPS, before=flush.zero_)
+    seconds = 1e-3 * statistics.median(times_ms)
     floor = bytes_moved / require_bandwidth("cuda").bytes_per_second
     return {"time": seconds, "time_over_floor": seconds / floor}
-
-
-def _seconds_on_gpu(call: Callable[[], object]) -> float:
-    import torch
-
-    flush = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        call()  # compiles what is not compiled yet, which capture forbids
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    # To flush takes so long that the replay is queued before the device comes to it.
-    times_ms = device_ms(graph.replay, REPEATS, warmups=WARMUPS, before=flush.zero_)
-    return 1e-3 * statistics.median(times_ms)

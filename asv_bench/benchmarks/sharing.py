@@ -204,13 +204,11 @@ class SharesRuns(CommitBenchmark):
     """Base of benchmarks whose figures come from a shared run."""
 
     timeout = 600.0
+    run: Callable[..., Run]
+    """The name of the run for the values of the parameters, and what makes it."""
 
     def setup_cache(self) -> None:
         """Nothing to prepare: having this makes asv give the benchmarks one directory."""
-
-    def run(self, *values: Any, **_: Any) -> Run:
-        """The name of the run for these values of the parameters, and what makes it."""
-        raise TypeError(f"{type(self).__name__} does not say what it runs.")
 
     def named(self, figure: str, *values: Any, **_: Any) -> str:
         """The name that the figure has in the run."""
