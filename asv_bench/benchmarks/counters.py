@@ -35,20 +35,24 @@ class Steps(SharesRuns):
         _require_options(*PATHS[path], *(["fuse"] if path == "fused" else []))
 
     def run(self, path: str, batch: int) -> Run:
-        return f"counters-{path}-{batch}", lambda: _count(path, batch)
+        def count() -> dict[str, float]:
+            counted = count_steps(path, batch).block
+            figures = {name: n / BLOCK_SIZE for name, n in counted.items() if n is not None}
+            figures["copies"] = figures["copies_to_device"] + figures["copies_to_host"]
+            figures["copied_bytes"] = figures["bytes_to_device"] + figures["bytes_to_host"]
+            figures["launches"] += figures["graph_replays"]
+            return figures
 
-    track_operators = _counted(
-        "operators", "aten operators a step, those inside a captured graph left out."
-    )
-    track_new_tensors = _counted(
-        "new_tensors", "Tensors in memory of their own that a step makes.", unit="tensors"
-    )
-    track_new_bytes = _counted("new_bytes", "Bytes of that memory.", unit="bytes")
+        return f"counters-{path}-{batch}", count
+
+    track_operators = _counted("operators", "aten operators outside a captured graph, a step.")
+    track_new_tensors = _counted("new_tensors", "Tensors in new memory, a step.", "tensors")
+    track_new_bytes = _counted("new_bytes", "Bytes of that memory.", "bytes")
     track_copies = _counted("copies", "Copies between host and device a step, both ways.")
-    track_copied_bytes = _counted("copied_bytes", "Bytes of those copies.", unit="bytes")
+    track_copied_bytes = _counted("copied_bytes", "Bytes of those copies.", "bytes")
     track_launches = _counted("launches", "Triton kernels and graphs that the host launches.")
     track_python_calls = _counted(
-        "engine_python_calls", "Calls of the engine's own Python functions a step.", unit="calls"
+        "engine_python_calls", "Calls of the engine's own Python functions a step.", "calls"
     )
 
 
@@ -63,15 +67,13 @@ class Kernels(SharesRuns):
 
     track_instructions = _counted("instructions", "Machine instructions of all of them.")
     track_most_registers = _counted(
-        "most_registers", "Registers a thread of the kernel that needs the most.", unit="registers"
+        "most_registers", "Registers a thread of the kernel that needs the most.", "registers"
     )
     track_spills = _counted(
-        "spills",
-        "Instructions of all of them that move registers to local memory or back.",
-        unit="instructions",
+        "spills", "Instructions that move registers to local memory or back.", "instructions"
     )
     track_most_shared_bytes = _counted(
-        "most_shared_bytes", "Shared memory of the kernel that needs the most.", unit="bytes"
+        "most_shared_bytes", "Shared memory of the kernel that needs the most.", "bytes"
     )
 
 
@@ -82,15 +84,6 @@ def _require_options(*names: str) -> None:
     missing = set(names) - {field.name for field in fields(EngineConfig)}
     if missing:
         raise SkipNotImplemented(f"this engine has no option {', '.join(sorted(missing))}")
-
-
-def _count(path: str, batch: int) -> dict[str, float]:
-    counted = count_steps(path, batch).block
-    figures = {name: value / BLOCK_SIZE for name, value in counted.items() if value is not None}
-    figures["copies"] = figures["copies_to_device"] + figures["copies_to_host"]
-    figures["copied_bytes"] = figures["bytes_to_device"] + figures["bytes_to_host"]
-    figures["launches"] += figures["graph_replays"]
-    return figures
 
 
 def _compile() -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
@@ -79,11 +79,7 @@ class GraphCapture(OfModel):
 def decode_workload(batch: int, context: int) -> Workload:
     """`batch` sequences whose contexts grow by `NEW_TOKENS` and are `context` on average."""
     return Workload(
-        name=f"decode-{batch}-{context}",
-        num_requests=batch,
-        batch_size=batch,
-        prompt_lengths=(context - NEW_TOKENS // 2,),
-        new_tokens=NEW_TOKENS,
+        *(f"decode-{batch}-{context}", batch, batch, (context - NEW_TOKENS // 2,), NEW_TOKENS),
         unique_prompts=True,
     )
 
@@ -93,20 +89,12 @@ def _build_seconds(model: str, decode: Literal["graph", "eager"]) -> float:
 
     from engine import Engine, EngineConfig
 
+    sizes: Any = {"max_batch_size": CAPTURED_ROWS, "max_model_len": 512, "num_kv_blocks": 1024}
     gc.collect()  # an earlier engine's memory
     torch.cuda.synchronize()
     started = time.perf_counter()
-    engine = Engine(
-        EngineConfig(
-            model=f"random:{model}",
-            device="cuda",
-            dtype="float16",
-            decode=decode,
-            max_batch_size=CAPTURED_ROWS,
-            max_model_len=512,
-            num_kv_blocks=1024,
-        )
-    )
+    place: Any = {"device": "cuda", "dtype": "float16", "decode": decode}
+    engine = Engine(EngineConfig(model=f"random:{model}", **place, **sizes))
     torch.cuda.synchronize()
     seconds = time.perf_counter() - started
     if engine.decode_mode != decode:

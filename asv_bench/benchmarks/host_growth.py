@@ -121,12 +121,8 @@ class BlockedPrompt(CommitBenchmark):
     def prepare(self, prompt: int) -> None:
         new_tokens = STEPS // 2 + STEPS // 4
         # A block a token: the common prefix of both prompts is looked up token by token.
-        self._engine = _engine(
-            block_size=1,
-            num_kv_blocks=prompt + new_tokens,
-            max_batch_size=2,
-            max_model_len=prompt + new_tokens,
-        )
+        room: Any = {"num_kv_blocks": prompt + new_tokens, "max_model_len": prompt + new_tokens}
+        self._engine = _engine(block_size=1, max_batch_size=2, **room)
         self._engine.submit([3] * prompt, _params(new_tokens))
         self._engine.step()
         half = prompt // 2
