@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -71,15 +72,10 @@ IN_TURNS = (5, 40, 5.0)
 def engine_part(name: str) -> Any:
     """A part of the engine that this process imports; ImportError if this commit has none."""
     for place in _PARTS[name]:
-        try:
+        with suppress(ModuleNotFoundError):
             module = import_module(place)
-        except ModuleNotFoundError as error:
-            # One that is there and lacks a package of its own is not passed over.
-            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-                raise
-            continue
-        if hasattr(module, name):
-            return getattr(module, name)
+            if hasattr(module, name):
+                return getattr(module, name)
     raise ImportError(f"this commit's engine has no {name} in {' or '.join(_PARTS[name])}")
 
 

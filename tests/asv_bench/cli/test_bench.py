@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -100,20 +99,6 @@ def test_fewer_samples_replace_none_and_only_what_was_measured_now_is_printed(
     assert listed.read_text() == list_before
     sessions = {path.name: path for path in file.parent.glob(f"{head[:8]}-*.json")}
     assert len(sessions) == 2
-
-
-@pytest.mark.thorough
-def test_of_two_sessions_at_once_one_is_refused_and_the_other_unharmed(toy: ToyProject) -> None:
-    words = ("--rounds", "4", "--benchmark", "track_step")
-    with ThreadPoolExecutor() as pool:
-        done = [*pool.map(lambda _: run_bench(toy.root, *words), range(2))]
-    refused, measured = sorted(done, key=lambda run: run.returncode == 0)
-    assert measured.returncode == 0, measured.stdout + measured.stderr
-    assert refused.returncode == 2
-    assert re.search(
-        r"\(process \d+, since [-\d]+ [\d:]+\) is measuring", " ".join(refused.stderr.split())
-    )
-    assert steps(toy.root / "reports" / "asv") == {toy.commits[0]: (1.0, 1.0, 1.0, 1.0)}
 
 
 def test_a_failing_benchmark_fails_the_command_but_keeps_the_rest(toy: ToyProject) -> None:
