@@ -30,15 +30,8 @@ def test_counters_are_per_step(any_engine: Path) -> None:
 def test_counters_skip_an_engine_without_the_option(
     any_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @dataclasses.dataclass
-    class OlderConfig:
-        device: str = "cpu"
-        dtype: str = "auto"
-        decode: str = "auto"
-
-    import engine
-
-    monkeypatch.setattr(engine, "EngineConfig", OlderConfig)
+    options = ("device", "dtype", "decode")
+    monkeypatch.setattr("engine.EngineConfig", dataclasses.make_dataclass("OlderConfig", options))
     counters.Steps().setup("cpu", 8)
     counters.Steps().setup("graph", 8)
     for path in ("fused", "plain"):

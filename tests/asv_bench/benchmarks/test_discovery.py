@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from toy_project import ROOT
 
-from asv_bench import benchmarks
 from asv_bench.benchmarks import decode, host, kernels
 from asv_bench.history.asv_results import read_benchmarks
 
@@ -92,16 +90,3 @@ def test_each_machine_skips_the_others_parameters(
     assert kept(decode.GraphCapture) == [("gpt2",)]
     assert {model for model, _, _ in kept(decode.Decode)} == {"gpt2"}
     assert {shape for _, shape in kept(kernels.Append)} == set(kernels.SHAPES) - {"cpu-small"}
-
-
-@pytest.mark.parametrize(
-    "path", sorted(Path(benchmarks.__file__).parent.glob("*.py")), ids=lambda path: path.stem
-)
-def test_what_is_not_measured_here_is_skipped_wherever_it_turns_out(path: Path) -> None:
-    """In setup asv takes any `NotImplementedError` for a skip, after it only one of its own."""
-    names = {
-        node.func.id
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    assert "NotImplementedError" not in names

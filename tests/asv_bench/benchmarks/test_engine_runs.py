@@ -46,9 +46,7 @@ def sample_of(step_s: float, wall_s: float) -> RunSample:
     return RunSample("offline", 0.0, wall_s, 18, [trace])
 
 
-@pytest.mark.parametrize(
-    ("wall_s", "runs"), [(0.001, 12), (0.08, 12), (0.2, 5), (0.35, 3), (100.0, 3)]
-)
+@pytest.mark.parametrize(("wall_s", "runs"), [(0.08, 12), (0.2, 5), (100.0, 3)])
 def test_on_a_gpu_the_median_of_as_many_runs_as_there_is_time_for_is_kept(
     wall_s: float, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,21 +76,16 @@ def step_of(*requests: list[float]) -> float:
     return steady_step_s(RunSample("offline", 0.0, 100.0, 50, traces))
 
 
-def test_step_time_is_read_while_all_requests_decode() -> None:
+def test_step_time_is_read_while_all_requests_decode_however_tokens_are_bunched() -> None:
     # Steps take 1 s alone and 2 s together, from t = 200 to t = 240.
     alone = [float(t) for t in range(200)]
     together = [200.0 + 2 * step for step in range(21)]
     second = together + [240.0 + step for step in range(1, 200)]
     assert step_of(alone + together, second) == pytest.approx(2.0)
+    # Tokens handed out eight at a time.
+    assert step_of([0.5 * (8 * (step // 8) + 7) for step in range(64)]) == pytest.approx(0.5)
     with pytest.raises(ValueError, match="fewer than 8 steps"):
         step_of([0.0, 1.0, 2.0], [50.0, 51.0])
-
-
-def test_step_time_does_not_depend_on_how_tokens_are_bunched() -> None:
-    steps = [0.5 * step for step in range(64)]
-    # The same steps, their tokens handed out eight at a time.
-    bunched = [0.5 * (8 * (step // 8) + 7) for step in range(64)]
-    assert step_of(steps) == step_of(bunched) == pytest.approx(0.5)
 
 
 SCRIPT = """

@@ -50,12 +50,6 @@ def test_waits_are_no_work_of_the_host(
     assert owner.synchronize is waiting
 
 
-def test_only_steps_of_the_whole_batch_count(clock: FakeClock) -> None:
-    engine = HostTimedEngine(FakeEngine(clock, step_s=0.5), [])
-    assert delivered(engine, 2, 3, 3) == [3, 3, 2]
-    assert (engine.full_steps_s(3), engine.full_steps_s(2)) == ([0.5, 0.5], [0.5])
-
-
 def test_the_events_of_columns_are_made_off_the_clock(clock: FakeClock) -> None:
     class LazyBatch:
         def __init__(self, events):
@@ -72,3 +66,5 @@ def test_the_events_of_columns_are_made_off_the_clock(clock: FakeClock) -> None:
     engine = HostTimedEngine(BatchEngine(clock, step_s=0.5), [], in_columns=True)
     assert delivered(engine, 2, 3, 3) == [3, 3, 2]
     assert engine.steps == [(3, 0.5), (3, 0.5), (2, 0.5)]
+    # Only steps of the whole batch count.
+    assert engine.full_steps_s(3) == [0.5, 0.5]
