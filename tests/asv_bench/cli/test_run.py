@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -129,7 +128,6 @@ def test_a_failed_measurement_exits_with_one_and_a_bug_is_not_passed_off_as_one(
 def test_the_record_holds_samples_machine_and_settings(tmp_path: Path) -> None:
     content = measured(tmp_path, "--repeat-runs=2", "--warmup-runs=1", "--print-per-run")
     assert content["command"] == "scheduler"
-    assert content["machine"]["cores"] == os.cpu_count()
     assert len(content["samples"]) == 2
     for sample in content["samples"]:
         assert sample["generated_tokens"] == 15
@@ -149,20 +147,16 @@ def test_the_record_holds_samples_machine_and_settings(tmp_path: Path) -> None:
         assert word in content["printed"]
 
 
-def test_all_modes_generate_the_same_tokens(tmp_path: Path) -> None:
-    content = measured(tmp_path, "--mode=all", command="run scheduler")
-    assert content["command"] == "run"
-    assert list(content["results"]["modes"]) == ["naive", "online", "offline"]
-    assert len({sample["token_digest"] for sample in content["samples"]}) == 1
+def test_modes_and_runs_generate_the_same_tokens_unless_another_seed_draws(tmp_path: Path) -> None:
+    def digests(*arguments: str) -> set[str]:
+        content = measured(tmp_path, *arguments, command="run scheduler")
+        assert all(mode["same_tokens_each_run"] for mode in content["results"]["modes"].values())
+        return {sample["token_digest"] for sample in content["samples"]}
 
-
-def test_sampling_is_the_same_in_every_run_and_differs_from_greedy(tmp_path: Path) -> None:
-    sampled = measured(tmp_path, "--do-sample", "--temperature=2", "--repeat-runs=2")
-    assert sampled["results"]["modes"]["online"]["same_tokens_each_run"] is True
-    greedy = measured(tmp_path)
-    assert sampled["samples"][0]["token_digest"] != greedy["samples"][0]["token_digest"]
-    other = measured(tmp_path, "--do-sample", "--temperature=2", "--seed=5", "--repeat-runs=1")
-    assert other["samples"][0]["token_digest"] != sampled["samples"][0]["token_digest"]
+    greedy = digests("--mode=all")
+    sampled = digests("--temperature=2", "--repeat-runs=2")
+    other = digests("--temperature=2", "--seed=5")
+    assert [*map(len, (greedy, sampled, other, greedy | sampled | other))] == [1, 1, 1, 3]
 
 
 @pytest.mark.thorough
@@ -180,13 +174,6 @@ def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) ->
     [summary] = read_traces(trace)
     assert {"schedule", "forward", "sampling"} <= {entry.name for entry in summary.ranges}
     assert len(json.loads((tmp_path / "run.json").read_text())["samples"]) == 1
-
-
-def test_when_text_is_tokenized_changes_no_token(word_tokenizer: Path, tmp_path: Path) -> None:
-    text = ["--tokenizer-name", str(word_tokenizer), "--prompt", "Hello world"]
-    ways = ([], ["--no-pretok"])
-    contents = [measured(tmp_path, *text, *way, command="streaming") for way in ways]
-    assert len({content["samples"][0]["token_digest"] for content in contents}) == 1
 
 
 def test_the_table_and_the_record_have_the_percentiles(tmp_path: Path) -> None:
