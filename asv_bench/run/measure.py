@@ -34,18 +34,12 @@ from asv_bench.workloads.run_sample import Mode, RunSample, latencies_ms, summar
 if TYPE_CHECKING:
     from engine import Engine, SamplingParams
 
-OF_RUNS = {
-    "decode_s": "decode_s",
-    "total_s": "wall_s",
-    "decode_step_ms": "decode_step_ms",
-    "decode_tokens_per_s": "decode_tokens_per_s",
-    "total_tokens_per_s": "total_tokens_per_s",
-}
-"""Figures of whole runs, and what a `RunSample` calls them."""
+OF_RUNS = ("decode_s", "wall_s", "decode_step_ms", "decode_tokens_per_s", "total_tokens_per_s")
+"""Figures of whole runs, as a `RunSample` calls them."""
 # The label of each figure and its digits after the point, in the order they are printed.
 FIGURES = {
     "decode_s": ("decode time, s", 3),
-    "total_s": ("total time, s", 3),
+    "wall_s": ("total time, s", 3),
     "decode_step_ms": ("decode step, ms", 3),
     "decode_tokens_per_s": ("throughput, tokens/s of decode time", 1),
     "total_tokens_per_s": ("throughput, tokens/s of total time", 1),
@@ -64,14 +58,9 @@ def measure_and_report(settings: Settings, files: TableFiles) -> None:
     flags, console = settings.flags, files.console
     require_writable((flags.profile_dir or PROFILE_DIR) / "trace" if flags.profile else None)
     record = Record(settings.command, settings.to_json())
-    if record.tree.dirty:
-        record.notes.append(
-            f"The working tree is measured as it stands; it differs from {record.tree.commit} in "
-            f"{len(record.tree.changed)} paths."
-        )
-    record.notes += [settings.note] if settings.note else []
-    for note in record.notes:
-        console.print(note)
+    if settings.note:
+        record.notes.append(settings.note)
+        console.print(settings.note)
     record.look_around(console, [settings.device])
 
     modes: dict[str, dict[str, Any]] = {}
@@ -191,8 +180,7 @@ class Measurement:
         bandwidth = None if mode == "naive" else self.bandwidth
         floor = settings.workload.floor_ms(self._engine.model_config, self._dtype, bandwidth)
         summaries = {
-            name: summarize([getattr(sample, its_name) for sample in samples])
-            for name, its_name in OF_RUNS.items()
+            name: summarize([getattr(sample, name) for sample in samples]) for name in OF_RUNS
         }
         summaries |= latencies_ms(samples)
         summaries |= {"delivery_gap_ms": stream.gaps_ms()} if stream else {}
