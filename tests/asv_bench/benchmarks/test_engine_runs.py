@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from toy_project import ROOT
 
 from asv_bench.benchmarks import engine_runs
 from asv_bench.benchmarks.engine_runs import steady_step_s
-from asv_bench.measure.turns import in_turns
 from asv_bench.workloads import drive
 from asv_bench.workloads.named import WORKLOADS
 from asv_bench.workloads.run_sample import RequestTrace, RunSample
@@ -88,50 +87,24 @@ def test_step_time_is_read_while_all_requests_decode_however_tokens_are_bunched(
         step_of([0.0, 1.0, 2.0], [50.0, 51.0])
 
 
-SCRIPT = """
-import sys, time
-from pathlib import Path
-from types import SimpleNamespace
-from asv_bench.benchmarks import engine_runs
-from asv_bench.workloads import drive
+def test_two_processes_make_engines_at_once_and_then_take_turns_of_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    turns = SimpleNamespace(
+        are_shared=True, wait=lambda: said.append("wait"), pass_on=lambda: said.append("pass on")
+    )
 
-def make_engine():
-    number, folder = sys.argv[1], Path(sys.argv[2])
-    (folder / number).touch()
-    until = time.monotonic() + 10
-    while len(list(folder.iterdir())) < 2:
-        assert time.monotonic() < until, "the other makes none meanwhile"
-        time.sleep(0.01)
-    time.sleep(0.3 * int(number))
-    print("made", time.monotonic(), flush=True)
+    def run_workload(*_: Any) -> RunSample:
+        said.append("run")
+        return sample_of(1.0, 2.0)
 
-def run_workload(*_):
-    print("runs", time.monotonic(), flush=True)
-    return SimpleNamespace(wall_s=2.0)
-
-drive.run_workload = run_workload
-found = engine_runs.windowed(make_engine, None, "gpt2-tiny", lambda run: {"step_time": 1.0})
-assert len(found["step_time"]["windows"]) >= 3
-"""
-
-
-def test_engines_are_made_at_the_same_time_and_none_measures_meanwhile(tmp_path: Path) -> None:
-    def run(number: int, variables: Mapping[str, str]) -> list[tuple[str, float]]:
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(number), str(tmp_path)],
-            env={**os.environ, **variables, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-        rows = (line.split() for line in done.stdout.splitlines())
-        return [(what, float(moment)) for what, moment in rows]
-
-    came = sorted((moment, what) for rows in in_turns(run) for what, moment in rows)
-    order = [what for _, what in came]
-    assert order[:2] == ["made", "made"]
-    assert set(order[2:]) == {"runs"}
+    monkeypatch.setattr(engine_runs, "own_turns", lambda: turns)
+    monkeypatch.setattr(drive, "run_workload", run_workload)
+    engine_runs.windowed(
+        lambda: said.append("make"), None, "gpt2-tiny", lambda run: {"step_time": 1.0}
+    )
+    assert said == ["make", "wait", *["pass on", "wait", "run"] * 5, "pass on"]
 
 
 @pytest.mark.parametrize("module", ["__init__", "kv_blocks", "elsewhere"])
