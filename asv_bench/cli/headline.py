@@ -53,25 +53,15 @@ def headline(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output",
-            "--out",
-            help="JSON file for the figures, a table beside it (default: reports/headline.json).",
+            help="JSON file for the figures, a table beside it (default: reports/headline.json)."
         ),
     ] = None,
     workloads: Annotated[
-        str,
-        typer.Option(
-            "--workloads", "--workload", help="Workloads to measure, separated by commas."
-        ),
+        str, typer.Option(help="Workloads to measure, separated by commas.")
     ] = ",".join(HEADLINE_WORKLOADS),
     processes: Annotated[
         int, typer.Option(min=1, help="Processes for each workload; figures are their medians.")
     ] = 5,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "--hf-model-id", help="Model (default: the device's own)."),
-    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Scaled-down workloads; needs --output.")
     ] = False,
@@ -82,23 +72,21 @@ def headline(
     if output is not None and output.suffix != ".json":
         raise Refused(f"--output must name a file that ends in .json, and {output} does not.")
     target = place_of_figures(HEADLINE, output, facts)
-    if output is None and (not set(HEADLINE_WORKLOADS) <= set(names) or model is not None or quick):
+    if output is None and (quick or not set(HEADLINE_WORKLOADS) <= set(names)):
         raise Refused(
             f"{HEADLINE.relative_to(REPOSITORY)} holds figures of {', '.join(HEADLINE_WORKLOADS)} "
-            "and perhaps others, at full size with the built-in model; say where these go with "
-            "--output."
+            "and perhaps others, at full size; say where these go with --output."
         )
     table_path = target.with_suffix(".md")
     require_places(None, target, table_path)
-    arguments = ["--device", device, *(["--model", model] if model else [])]
-    arguments += ["--quick"] * quick
+    arguments = ["--quick"] * quick
     record = Record(
         "headline",
         {"workloads": names, "processes": processes, "arguments": arguments},
         machine=facts,
     )
     console = make_console()
-    record.look_around(console, [chosen_device(device)])
+    record.look_around(console, [chosen_device("auto")])
     folder = record.default_path().with_suffix("")
     measured: list[dict[str, Any]] = []
     total = processes * len(names)
