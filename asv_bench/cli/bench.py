@@ -17,7 +17,7 @@ from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY, WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.environment import measured_threads, threads_text
-from asv_bench.process.machine import MachineFacts, has_cuda_gpu
+from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     FigureProcesses,
@@ -54,8 +54,7 @@ def bench(
             "--require-gpu was given, but there is no GPU here that torch can use; "
             "nothing was measured."
         )
-    level = QUICK if quick else FULL if full else STANDARD
-    selection = level.changed(benchmark or (), rounds)
+    selection = (QUICK if quick else FULL if full else STANDARD).changed(benchmark or (), rounds)
     suite = OwnSuite(REPOSITORY)
     histories = Histories.of_subject(suite)
     files = outputs.files()
@@ -72,15 +71,15 @@ def bench(
     if require_gpu and not any(on_the_gpu(repr(values)) for values in series):
         raise MeasurementFailed("--require-gpu was given, but no benchmark ran on the GPU.")
     facts = session.record.machine
-    files.show(figure_table(measured.figures, title_of(facts, commit)))
-    path = session.write_record(files.record)
+    device = facts.gpu or f"{facts.cpu}, {facts.cores} cores"
+    title = f"{commit[:8]} on {device} ({threads_text(measured_threads())}; torch {facts.torch})"
+    files.show(figure_table(measured.figures, title))
+    console.print(f"result: {results.relative_to(REPOSITORY) / facts.name}/{commit[:8]}-*.json")
+    console.print(f"record: {session.write_record(files.record)}")
     # Not at the top: every command would wait for jinja2.
     from asv_bench.pages.site import build_page
 
-    page = build_page(histories, console)
-    console.print(f"result: {results.relative_to(REPOSITORY) / facts.name}/{commit[:8]}-*.json")
-    console.print(f"record: {path}")
-    console.print(f"page:   {page}")
+    console.print(f"page:   {build_page(histories, console)}")
     measured.require_all()
 
 
@@ -95,20 +94,8 @@ def tree_to_measure(suite: OwnSuite, histories: Histories) -> tuple[str, Path, s
     if tree.commit is not None and not changes:
         return tree.commit, histories.results, f"measuring HEAD, {tree.commit[:8]}"
     commit = suite.resolve(WORKING_TREE).hash
-    if tree.commit is None:
-        line = "measuring the working tree as it stands; there is no git history to compare it with"
-    else:
-        line = (
-            f"measuring the working tree as it stands; it differs from HEAD ({tree.commit[:8]}) in "
-            f"{first_of(changes, 3)}"
-        )
-    place = f"filed as {commit[:8]} under reports/asv-worktree"
-    return commit, histories.of_worktree, f"{line} ({place})"
-
-
-def title_of(facts: MachineFacts, commit: str) -> str:
-    """What a table of figures is of, and where they were measured."""
-    device = facts.gpu or f"{facts.cpu}, {facts.cores} cores"
-    model = "gpt2, float16" if facts.gpu else "gpt2-tiny, float32"
-    threads = threads_text(measured_threads())
-    return f"{commit[:8]} on {device} (random:{model}; {threads}; torch {facts.torch})"
+    why = "there is no git history to compare it with"
+    if tree.commit is not None:
+        why = f"it differs from HEAD ({tree.commit[:8]}) in {first_of(changes, 3)}"
+    line = f"measuring the working tree as it stands; {why} (filed as {commit[:8]} under "
+    return commit, histories.of_worktree, f"{line}reports/asv-worktree)"
