@@ -19,19 +19,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.workloads.named import Workload
 
-from .engine_runs import (
-    CPU_MODEL,
-    GPU_MODEL,
-    MODELS,
-    PROMPT_IDS,
-    RUNS_ON_CPU,
-    OfModel,
-    engine_part,
-    require_model_here,
-    steady_step_s,
-    warm_engine,
-    windowed,
-)
+from . import engine_runs as runs
 from .sharing import CommitBenchmark, Run, SharesRuns, median_s, shared, tracked
 
 if TYPE_CHECKING:
@@ -54,7 +42,7 @@ class AppendBookkeeping(CommitBenchmark):
     param_names: ClassVar = ["way", "batch"]
 
     def prepare(self, way: str, batch: int) -> None:
-        blocks = self.blocks = engine_part("KVBlockManager")((CYCLES + 3) * batch, BLOCK_SIZE)
+        blocks = self.blocks = runs.engine_part("KVBlockManager")((CYCLES + 3) * batch, BLOCK_SIZE)
         last_blocks = np.full(batch, -1, np.int32)
         sequences: list[list[int]] = [[] for _ in range(batch)]
 
@@ -90,7 +78,7 @@ class BlockMetadata(CommitBenchmark):
     param_names: ClassVar = ["batch"]
 
     def prepare(self, batch: int) -> None:
-        self._blocks = engine_part("KVBlockManager")(8 * batch, BLOCK_SIZE)
+        self._blocks = runs.engine_part("KVBlockManager")(8 * batch, BLOCK_SIZE)
 
     @tracked()
     def track_hold_and_release(self, batch: int) -> float:
@@ -113,7 +101,7 @@ class BlockTables(CommitBenchmark):
     param_names: ClassVar = ["batch"]
 
     def prepare(self, batch: int) -> None:
-        manager = engine_part("KVBlockManager")
+        manager = runs.engine_part("KVBlockManager")
         if not hasattr(manager, "extend"):
             raise SkipNotImplemented("this commit does not extend a block table by many tokens")
         self._blocks = manager(8 * batch, BLOCK_SIZE)
@@ -164,10 +152,10 @@ class EngineStep(SharesRuns):
         workload = Workload("engine-step", batch, batch, (1,), 10 * SMALL_BLOCK)
 
         def make_engine() -> Engine:
-            return warm_engine(workload, CPU_MODEL, SMALL_BLOCK, block_size=SMALL_BLOCK)
+            return runs.warm_engine(workload, runs.CPU_MODEL, SMALL_BLOCK, block_size=SMALL_BLOCK)
 
-        return f"engine-step-{batch}", lambda: windowed(
-            make_engine, workload, CPU_MODEL, _step_figures
+        return f"engine-step-{batch}", lambda: runs.windowed(
+            make_engine, workload, runs.CPU_MODEL, _step_figures
         )
 
     track_step_time = shared("step_time", "Seconds of one step in which every sequence decodes.")
@@ -177,13 +165,13 @@ class EngineStep(SharesRuns):
     )
 
 
-class HostShare(OfModel):
+class HostShare(runs.OfModel):
     """The host's own work in a decode step on the GPU, which must hide behind the device's.
 
     The least disturbed of several runs is kept, as on a CPU.
     """
 
-    params = (MODELS, BATCHES)
+    params = (runs.MODELS, BATCHES)
     param_names: ClassVar = ["model", "batch"]
     is_for_cpu = False
 
@@ -223,7 +211,7 @@ class GpuStartup(SharesRuns):
     timeout = 300.0
 
     def prepare(self) -> None:
-        require_model_here(GPU_MODEL)
+        runs.require_model_here(runs.GPU_MODEL)
 
     def run(self) -> Run:
         return "gpu-startup", _start_twice
@@ -239,23 +227,23 @@ def _step_figures(sample: RunSample) -> dict[str, float]:
     # Tokens may be seen some steps after their launch, so the step that begins blocks is not known
     # from outside; it is the slowest of the cycle.
     by_phase = [float(np.median(gaps[phase::SMALL_BLOCK])) for phase in range(SMALL_BLOCK)]
-    return {"step_time": steady_step_s(sample), "boundary_step": max(by_phase)}
+    return {"step_time": runs.steady_step_s(sample), "boundary_step": max(by_phase)}
 
 
 def _measure_host(model: str, batch: int) -> dict[str, float]:
     from asv_bench.workloads.drive import run_workload
 
     workload = Workload("host-share", batch, batch, (1,), 256)
-    engine = warm_engine(workload, model, 32, device="cuda", dtype="float16")
+    engine = runs.warm_engine(workload, model, 32, device="cuda", dtype="float16")
     ways = ["host_time", *["host_time_in_columns"] * hasattr(engine, "step_batches")]
     readings: defaultdict[str, list[float]] = defaultdict(list)
     with counted_waits() as waits:
         # In turn, so that a lasting disturbance affects both.
-        for way in ways * RUNS_ON_CPU:
+        for way in ways * runs.RUNS_ON_CPU:
             timed = HostTimedEngine(engine, waits, in_columns=way != "host_time")
-            sample = run_workload(timed, workload, PROMPT_IDS[model])
+            sample = run_workload(timed, workload, runs.PROMPT_IDS[model])
             readings[way].append(statistics.median(timed.full_steps_s(batch)))
-            readings["step_time"].append(steady_step_s(sample))
+            readings["step_time"].append(runs.steady_step_s(sample))
     return {figure: min(seconds) for figure, seconds in readings.items()}
 
 
@@ -348,7 +336,7 @@ def _started(device: str, **variables: str) -> list[float]:
 
     This process may have been forked from one that had imported much of what the engine needs.
     """
-    model = GPU_MODEL if device == "cuda" else CPU_MODEL
+    model = runs.GPU_MODEL if device == "cuda" else runs.CPU_MODEL
     sizes = {} if device == "cuda" else {"max_batch_size": 1}
     told = f"DEVICE, MODEL, SIZES = {device!r}, {f'random:{model}'!r}, {sizes!r}"
     path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asv_bench.benchmarks import decode, host, host_growth, host_text, kernels
+from asv_bench.benchmarks import decode, engine_runs, host, host_growth, host_text, kernels
 from asv_bench.benchmarks.sharing import samples_of
 from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine import Engine, EngineConfig
@@ -49,7 +49,7 @@ def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
         has_unfinished = property(lambda self: self._engine.has_unfinished)
 
     disturbed = itertools.cycle([3.0, 5.0, 2.0, 4.0])
-    monkeypatch.setattr(host, "steady_step_s", lambda _sample: next(disturbed))
+    monkeypatch.setattr(engine_runs, "steady_step_s", lambda _sample: next(disturbed))
     with pretended_cuda():
         benchmark = host.HostShare()
         assert benchmark.track_step_time("gpt2-tiny", 4) == samples_of(2.0)
