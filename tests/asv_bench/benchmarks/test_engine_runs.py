@@ -64,12 +64,6 @@ def test_on_a_gpu_the_median_of_as_many_runs_as_there_is_time_for_is_kept(
     assert figure["samples"] == [pytest.approx(statistics.median(steps[:runs]))]
 
 
-def test_an_engine_captures_no_prefill_that_its_workload_never_needs() -> None:
-    needed = {"scheduler": 64, "streaming": 512, "streaming-small": 64, "wide": None, "single": 64}
-    needed |= {"qwen3-8b-64": 64 * 128, "mixed": None}
-    assert {name: engine_runs.prefill_tokens(WORKLOADS[name]) for name in needed} == needed
-
-
 def step_of(*requests: list[float]) -> float:
     traces = [RequestTrace(0.0, [1] * len(times), times, "length") for times in requests]
     return steady_step_s(RunSample("offline", 0.0, 100.0, 50, traces))

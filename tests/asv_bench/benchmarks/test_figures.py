@@ -1,18 +1,33 @@
-"""What single benchmarks measure."""
+"""What single benchmarks measure, and what they share."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+import torch
+from asv_runner.benchmarks.mark import SkipNotImplemented
+from fake_engine import FakeClock, FakeEngine
 
-from asv_bench.benchmarks import decode, engine_runs, host, host_growth, host_text, kernels
-from asv_bench.benchmarks.sharing import samples_of
+from asv_bench.benchmarks import (
+    counters,
+    decode,
+    engine_runs,
+    host,
+    host_growth,
+    host_text,
+    kernels,
+    sharing,
+)
+from asv_bench.benchmarks.host import HostTimedEngine, counted_waits
+from asv_bench.benchmarks.sharing import WrongEngineError, samples_of, shared_figure
+from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.pretend_cuda import pretended_cuda
-from engine import Engine, EngineConfig
+from engine import Engine, EngineConfig, SamplingParams
 
 
 def test_captures_are_timed_without_the_rest_of_an_engines_start(
@@ -24,15 +39,12 @@ def test_captures_are_timed_without_the_rest_of_an_engines_start(
         built.append(decode_mode)
         return {"graph": 2.5, "eager": 1.0}[decode_mode]
 
-    monkeypatch.setattr(decode, "_build_seconds", build_seconds)
-    assert decode.GraphCapture().track_time("gpt2") == samples_of(1.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(decode, "_build_seconds", build_seconds)
+        assert decode.GraphCapture().track_time("gpt2") == samples_of(1.5)
     assert built[0] == "graph", "the first builds compile, and are not timed"
-
-
-def test_engines_are_built_as_captures_need_them() -> None:
     with pretended_cuda():
         assert decode._build_seconds("gpt2-tiny", "graph") > 0
-        assert decode._build_seconds("gpt2-tiny", "eager") > 0
 
 
 @pytest.mark.thorough
@@ -58,15 +70,6 @@ def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
         assert set(host._measure_host("gpt2-tiny", 4)) > {"host_time", "host_time_in_columns"}
         monkeypatch.setattr("engine.Engine", OlderEngine)
         assert set(host._measure_host("gpt2-tiny", 4)) == {"host_time", "step_time"}
-
-
-def test_decode_runs_around_its_context_within_gpt2s_length() -> None:
-    for batch, context in itertools.product(*decode.Decode.params[1:]):
-        workload = decode.decode_workload(batch, context)
-        assert (workload.mean_context, workload.resident) == (context, batch)
-        assert min(workload.prompt_lengths) >= 1
-        assert workload.max_length <= 1024
-        assert workload.new_tokens >= 200
 
 
 CHEAP = [
@@ -113,3 +116,139 @@ def test_all_ways_to_append_do_the_same_bookkeeping() -> None:
             benchmark.append()
         fills.append(sorted(benchmark.blocks.fill_levels.tolist(), reverse=True)[: 2 * batch])
     assert fills[0] == fills[1] == fills[2] == [64] * batch + [6] * batch
+
+
+def test_counters_are_per_step(any_engine: Path) -> None:
+    instance = counters.Steps()
+    instance.setup("cpu", 8)
+    ranges = {
+        "operators": (100, 300),
+        "launches": (0, 0),
+        "copies": (0, 0),
+        "new_tensors": (20, 90),
+    }
+    for figure, (least, most) in ranges.items():
+        (value,) = getattr(instance, f"track_{figure}")("cpu", 8)["samples"]
+        assert least <= value <= most, figure
+
+
+def test_counters_skip_an_engine_without_the_option(
+    any_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("device", "dtype", "decode")
+    monkeypatch.setattr("engine.EngineConfig", dataclasses.make_dataclass("OlderConfig", options))
+    counters.Steps().setup("cpu", 8)
+    counters.Steps().setup("graph", 8)
+    for path in ("fused", "plain"):
+        with pytest.raises(SkipNotImplemented, match="no option fuse"):
+            counters.Steps().setup(path, 8)
+    with pytest.raises(SkipNotImplemented, match="no option fuse"):
+        counters.Kernels().setup()
+
+
+def test_kernels_that_no_rule_names_are_skipped(
+    any_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launched_kernels(**_: object) -> NoReturn:
+        raise MeasurementFailed("no rule names the kernel of_long_ago")
+
+    monkeypatch.setattr("asv_bench.lab.launched_kernels.launched_kernels", launched_kernels)
+    with pytest.raises(SkipNotImplemented, match="of_long_ago"):
+        counters.Kernels().track_spills()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
+    monkeypatch.setattr(host, "time", clock)
+    return clock
+
+
+def delivered(engine: HostTimedEngine, *tokens: int) -> list[int]:
+    """Run requests of so many tokens; how many events each step delivers."""
+    for count in tokens:
+        engine.submit([1], SamplingParams(max_new_tokens=count))
+    counts = []
+    while engine.has_unfinished:
+        counts.append(len(engine.step()))
+    return counts
+
+
+@pytest.mark.parametrize("owner", [torch.cuda.Event, torch.cuda.Stream, torch.cuda])
+def test_waits_are_no_work_of_the_host(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch, owner: object
+) -> None:
+    monkeypatch.setattr(owner, "synchronize", lambda *_: clock.sleep(7.0))
+    waiting = owner.synchronize
+
+    class WaitingEngine(FakeEngine):
+        def step(self):
+            owner.synchronize()
+            return super().step()
+
+    with counted_waits() as waits:
+        engine = HostTimedEngine(WaitingEngine(clock, step_s=0.25), waits)
+        delivered(engine, 4, 4, 4)
+    assert clock.slept == [7.0] * 4
+    assert engine.steps == [(3, 0.25)] * 4
+    assert sum(waits) == 28.0
+    # What was patched is whole again.
+    assert owner.synchronize is waiting
+
+
+def test_the_events_of_columns_are_made_off_the_clock(clock: FakeClock) -> None:
+    class LazyBatch:
+        def __init__(self, events):
+            self._events = events
+
+        def events(self):
+            clock.sleep(50.0)
+            return self._events
+
+    class BatchEngine(FakeEngine):
+        def step_batches(self):
+            return [LazyBatch(self.step()), LazyBatch([])]
+
+    engine = HostTimedEngine(BatchEngine(clock, step_s=0.5), [], in_columns=True)
+    assert delivered(engine, 2, 3, 3) == [3, 3, 2]
+    assert engine.steps == [(3, 0.5), (3, 0.5), (2, 0.5)]
+    # Only steps of the whole batch count.
+    assert engine.full_steps_s(3) == [0.5, 0.5]
+
+
+def test_a_figure_that_a_machine_does_not_have_is_skipped(any_engine: Path) -> None:
+    # Of what is raised after setup, asv takes only this for a skip, the rest for a failure.
+    with pytest.raises(SkipNotImplemented, match="no time_over_floor on this machine"):
+        shared_figure("run", "time_over_floor", lambda: {"step_time": 1.0})
+
+
+def test_a_run_is_shared_by_figures_and_made_again_for_the_same_one(any_engine: Path) -> None:
+    runs = itertools.count(1)
+
+    def measure() -> dict[str, float]:
+        run = next(runs)
+        return {"ttft": run, "tpot": 10 * run}
+
+    def taken(figure: str) -> float:
+        value: float = shared_figure("run", figure, measure)["samples"][0]
+        return value
+
+    assert [taken("ttft"), taken("tpot")] == [1, 10]
+    assert [taken("ttft"), taken("tpot")] == [2, 20]
+    assert [taken("tpot"), taken("ttft")] == [30, 3]
+    assert shared_figure("run-8", "ttft", lambda: {"ttft": 9.0})["samples"] == [9.0]
+
+
+def test_a_run_of_another_commit_is_refused(
+    any_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared_figure("run", "ttft", lambda: {"ttft": 1.0, "tpot": 1.0})
+    monkeypatch.setattr(sharing, "check_identity", lambda: "d" * 40)
+    with pytest.raises(WrongEngineError, match="is of commit cccccccc, not of dddddddd"):
+        shared_figure("run", "tpot", lambda: {"ttft": 1.0, "tpot": 1.0})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_a_figure_that_is_none_is_an_error(value: float) -> None:
+    with pytest.raises(ValueError, match="no time or ratio"):
+        samples_of(value)

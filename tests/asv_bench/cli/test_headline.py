@@ -1,8 +1,9 @@
-"""`run headline`: who may write the committed file, and what a row is made of."""
+"""`run headline`: who may write the committed file, what a row is made of, what README says."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 import asv_bench.cli.headline as headline
 from asv_bench.cli.commands import build_app
-from asv_bench.cli.headline import HEADLINE, headline_row, process_at
+from asv_bench.cli.headline import HEADLINE, headline_row, headline_table, process_at
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.record import write_json
 from asv_bench.process.machine import machine_facts
@@ -144,3 +145,25 @@ def test_a_real_process_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert row["workload"] == "single-quick"
     assert row["step_ms"] == pytest.approx(1e3 / row["tokens_per_s"], rel=1e-6)
     assert 0 < row["tpot_ms"] < row["step_ms"] * 2
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_readme_has_the_figures_of_the_records_that_it_names() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| .*\(\[record\]\((.*)\.md\)\) \| (.*) \|$", text, re.MULTILINE)
+    assert len(rows) >= 2
+    for path, cells in rows:
+        results = json.loads((ROOT / f"{path}.json").read_text("utf-8"))["results"]["rows"]
+        steps = {row["engine"]: f"{row['step_ms']:.3f}" for row in results}
+        engines = ("kvtrail", "vllm", "transformers-static")
+        assert [cell.strip(" *") for cell in cells.split("|")] == [steps[one] for one in engines]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "reports").glob("headline*.json")), ids=str)
+def test_the_table_beside_a_record_is_of_its_rows(path: Path) -> None:
+    table = headline_table(json.loads(path.read_text("utf-8"))["rows"], "").to_markdown()
+    title, _, *lines = path.with_suffix(".md").read_text("utf-8").splitlines()
+    assert json.loads(path.read_text("utf-8"))["commit"] in title
+    assert lines == table.splitlines()

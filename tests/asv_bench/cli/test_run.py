@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from asv_bench.__main__ import main
 from asv_bench.cli.commands import build_app
-from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.trace import read_traces
 from asv_bench.output.record import REPOSITORY
 from asv_bench.run.flags import RunFlags
@@ -105,24 +104,6 @@ def test_a_refusal_is_one_sentence_and_exit_code_two(
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert sentence in said
-
-
-def test_a_failed_measurement_exits_with_one_and_a_bug_is_not_passed_off_as_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    failures: list[Exception] = [
-        ValueError("shapes do not match"),
-        MeasurementFailed("request [0] ended with 'error'."),
-    ]
-
-    def fail(*arguments: Any) -> None:
-        raise failures.pop()
-
-    monkeypatch.setattr("asv_bench.cli.run.measure_and_report", fail)
-    assert ended(monkeypatch) == 1
-    assert capsys.readouterr().err == "error: request [0] ended with 'error'.\n"
-    with pytest.raises(ValueError, match="shapes"):
-        main()
 
 
 def test_the_record_holds_samples_machine_and_settings(tmp_path: Path) -> None:
