@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -53,13 +52,6 @@ machine only ever adds time."""
 LARGEST_PREFILL = 8192
 PREFILL_STEP = 64
 """Prompt tokens that an engine computes at once at most, and the step in which it captures them."""
-_PARTS = {
-    "KVBlockManager": ("engine", "engine.kv_blocks"),
-    "Delivery": ("engine.requests.delivery", "engine.delivery"),
-}
-"""Parts of the engine beyond its public face, and where commits have them, newest place first."""
-
-
 # How many runs a process measures: the fewest, more until so many seconds, never over the most.
 ON_CPU = (RUNS_ON_CPU, RUNS_ON_CPU, 0.0)
 # Single runs are longer or shorter by chance there, so the median of several is kept.
@@ -69,14 +61,12 @@ TRIAL_ON_GPU = (1, 1, 0.0)
 IN_TURNS = (5, 40, 5.0)
 
 
-def engine_part(name: str) -> Any:
-    """A part of the engine that this process imports; ImportError if this commit has none."""
-    for place in _PARTS[name]:
-        with suppress(ModuleNotFoundError):
-            module = import_module(place)
-            if hasattr(module, name):
-                return getattr(module, name)
-    raise ImportError(f"this commit's engine has no {name} in {' or '.join(_PARTS[name])}")
+def block_manager() -> Any:
+    """The class `KVBlockManager`, which older engines have in a module of its own."""
+    import engine
+
+    public = getattr(engine, "KVBlockManager", None)
+    return public or import_module("engine.kv_blocks").KVBlockManager
 
 
 def require_model_here(model: str) -> None:

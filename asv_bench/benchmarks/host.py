@@ -42,7 +42,7 @@ class AppendBookkeeping(CommitBenchmark):
     param_names: ClassVar = ["way", "batch"]
 
     def prepare(self, way: str, batch: int) -> None:
-        blocks = self.blocks = runs.engine_part("KVBlockManager")((CYCLES + 3) * batch, BLOCK_SIZE)
+        blocks = self.blocks = runs.block_manager()((CYCLES + 3) * batch, BLOCK_SIZE)
         last_blocks = np.full(batch, -1, np.int32)
         sequences: list[list[int]] = [[] for _ in range(batch)]
 
@@ -78,7 +78,7 @@ class BlockMetadata(CommitBenchmark):
     param_names: ClassVar = ["batch"]
 
     def prepare(self, batch: int) -> None:
-        self._blocks = runs.engine_part("KVBlockManager")(8 * batch, BLOCK_SIZE)
+        self._blocks = runs.block_manager()(8 * batch, BLOCK_SIZE)
 
     @tracked()
     def track_hold_and_release(self, batch: int) -> float:
@@ -101,7 +101,7 @@ class BlockTables(CommitBenchmark):
     param_names: ClassVar = ["batch"]
 
     def prepare(self, batch: int) -> None:
-        manager = runs.engine_part("KVBlockManager")
+        manager = runs.block_manager()
         if not hasattr(manager, "extend"):
             raise SkipNotImplemented("this commit does not extend a block table by many tokens")
         self._blocks = manager(8 * batch, BLOCK_SIZE)
