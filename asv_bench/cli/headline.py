@@ -103,8 +103,8 @@ def headline(
             # After each round, so that an interrupted run keeps them.
             rows = [headline_row(measured[place :: len(names)]) for place in range(len(names))]
             content = {"commit": record.tree.label, "machine": facts.to_json(), "rows": rows}
-            title = f"{facts.gpu or facts.cpu}, {threads_text(record.threads)}"
-            title += f", commit {record.tree.label}"
+            title = f"{facts.gpu or facts.cpu}, {threads_text(record.threads)}, "
+            title += f"commit {record.tree.label}"
             if len(measured) < total:
                 content["incomplete"] = f"{len(measured)} of {total} processes"
                 title += f", {content['incomplete']}"

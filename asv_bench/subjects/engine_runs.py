@@ -12,22 +12,20 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from asv_bench.errors import Refused
 from asv_bench.process.environment import borrowed_paths, search_path
-from asv_bench.process.machine import has_cuda_gpu
+from asv_bench.process.machine import chosen_device, has_cuda_gpu
 from asv_bench.subjects.own_suite import ENGINE_NEEDS, EngineSubject
 from asv_bench.subjects.subject import Work
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
-from asv_bench.workloads.named import WORKLOADS
+from asv_bench.workloads.named import workload_named
 
 RULER = "asv_bench"
 RUNS = 5
 """Windows of a life, after a warm-up; processes differ more than these do."""
 _METRICS = {
-    **{
-        name: MetricTable(f"results.runs.{name}", unit="ms")
-        for name in ("step_ms", "tpot_ms", "ttft_ms")
-    },
+    "step_ms": MetricTable("results.runs.step_ms", unit="ms"),
+    "tpot_ms": MetricTable("results.runs.tpot_ms", unit="ms"),
+    "ttft_ms": MetricTable("results.runs.ttft_ms", unit="ms"),
     "tokens_per_s": MetricTable("results.runs.tokens_per_s", unit="tokens/s", better="higher"),
 }
 
@@ -52,9 +50,8 @@ class EngineWorkload:
 
     def line(self) -> str:
         """The command that measures it."""
-        if self.name not in WORKLOADS:
-            raise Refused(f"no workload is called {self.name!r}; there are {', '.join(WORKLOADS)}.")
-        words = [sys.executable, "-P", "-m", RULER, "--quiet", "run", self.name]
+        name = workload_named(self.name).name
+        words = [sys.executable, "-P", "-m", RULER, "--quiet", "run", name]
         words += ["--repeat-runs", str(RUNS), *([] if has_cuda_gpu() else ["--quick"])]
         words += chain.from_iterable(self.options()[1:])
         return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'
@@ -85,9 +82,9 @@ class EngineRuns(EngineSubject):
     @property
     def model(self) -> str:
         """The model that lives run, as `EngineConfig.model`."""
-        device, is_quick = ("cuda", False) if has_cuda_gpu() else ("cpu", True)
-        own = WORKLOADS[self.workload.name]
-        return self.workload.model or own.default_model(device, is_quick=is_quick)
+        device = chosen_device("auto")
+        own = workload_named(self.workload.name).default_model(device, is_quick=device == "cpu")
+        return self.workload.model or own
 
     @property
     def models(self) -> Sequence[str]:
