@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import ClassVar
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.step_counters import BLOCK_SIZE, PATHS, count_steps
 
-from .sharing import Run, Samples, SharesRuns, shared
+from .sharing import Figures, Samples, SharesRuns, shared
 
 KERNEL_BATCH = 64
 
@@ -25,25 +24,19 @@ def _counted(figure: str, what: str, unit: str = "") -> Callable[..., Samples]:
     return shared(figure, what, unit=unit or figure, rounds=1)
 
 
-class Steps(SharesRuns):
+class Steps(SharesRuns, path=list(PATHS), batch=[8, 64]):
     """A decode step on one of the engine's paths, averaged over the steps of one block."""
-
-    params = (list(PATHS), [8, 64])
-    param_names: ClassVar = ["path", "batch"]
 
     def prepare(self, path: str, batch: int) -> None:
         _require_options(*PATHS[path], *(["fuse"] if path == "fused" else []))
 
-    def run(self, path: str, batch: int) -> Run:
-        def count() -> dict[str, float]:
-            counted = count_steps(path, batch).block
-            figures = {name: n / BLOCK_SIZE for name, n in counted.items() if n is not None}
-            figures["copies"] = figures["copies_to_device"] + figures["copies_to_host"]
-            figures["copied_bytes"] = figures["bytes_to_device"] + figures["bytes_to_host"]
-            figures["launches"] += figures["graph_replays"]
-            return figures
-
-        return f"counters-{path}-{batch}", count
+    def run(self, path: str, batch: int) -> Figures:
+        counted = count_steps(path, batch).block
+        figures = {name: n / BLOCK_SIZE for name, n in counted.items() if n is not None}
+        figures["copies"] = figures["copies_to_device"] + figures["copies_to_host"]
+        figures["copied_bytes"] = figures["bytes_to_device"] + figures["bytes_to_host"]
+        figures["launches"] += figures["graph_replays"]
+        return figures
 
     track_operators = _counted("operators", "aten operators outside a captured graph, a step.")
     track_new_tensors = _counted("new_tensors", "Tensors in new memory, a step.", "tensors")
@@ -62,8 +55,22 @@ class Kernels(SharesRuns):
     def prepare(self) -> None:
         _require_options("fuse")
 
-    def run(self) -> Run:
-        return "kernels", _compile
+    def run(self) -> Figures:
+        from asv_bench.lab.compiled import compile_kernels
+        from asv_bench.lab.launched_kernels import launched_kernels
+
+        try:
+            launched = launched_kernels(batch_sizes=(KERNEL_BATCH,))
+        except MeasurementFailed as error:
+            # Engines of older commits launch kernels that today's ruler does not name.
+            raise SkipNotImplemented(str(error)) from error
+        compiled = [one.figures() for one in compile_kernels(launched)]
+        return {
+            "instructions": sum(one["instructions"] for one in compiled),
+            "most_registers": max(one["registers"] for one in compiled),
+            "spills": sum(one["spill_instructions"] for one in compiled),
+            "most_shared_bytes": max(one["shared_bytes"] for one in compiled),
+        }
 
     track_instructions = _counted("instructions", "Machine instructions of all of them.")
     track_most_registers = _counted(
@@ -84,21 +91,3 @@ def _require_options(*names: str) -> None:
     missing = set(names) - {field.name for field in fields(EngineConfig)}
     if missing:
         raise SkipNotImplemented(f"this engine has no option {', '.join(sorted(missing))}")
-
-
-def _compile() -> dict[str, float]:
-    from asv_bench.lab.compiled import compile_kernels
-    from asv_bench.lab.launched_kernels import launched_kernels
-
-    try:
-        launched = launched_kernels(batch_sizes=(KERNEL_BATCH,))
-    except MeasurementFailed as error:
-        # Engines of older commits launch kernels that today's ruler does not name.
-        raise SkipNotImplemented(str(error)) from error
-    compiled = [one.figures() for one in compile_kernels(launched)]
-    return {
-        "instructions": sum(one["instructions"] for one in compiled),
-        "most_registers": max(one["registers"] for one in compiled),
-        "spills": sum(one["spill_instructions"] for one in compiled),
-        "most_shared_bytes": max(one["shared_bytes"] for one in compiled),
-    }

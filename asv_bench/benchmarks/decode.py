@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.workloads.named import Workload
 
 from .engine_runs import CPU_MODEL, MODELS, OVER_FLOOR, OfModel, measure
-from .sharing import Run, Samples, shared, tracked
+from .sharing import Figures, Samples, shared, tracked
 
 NEW_TOKENS = 224
 """More than 200 steps in which the whole batch decodes, after the prompts are in."""
@@ -24,31 +24,25 @@ CPU_TOKENS_AT_ONCE = 8 * 1024
 """Batch times context beyond which a CPU takes too long."""
 
 
-class Decode(OfModel):
+class Decode(OfModel, model=MODELS, batch=[1, 8, 64, 256], context=[128, 512, 900]):
     """Sequences that decode together, with `context` tokens each on average over the run."""
-
-    params = (MODELS, [1, 8, 64, 256], [128, 512, 900])
-    param_names: ClassVar = ["model", "batch", "context"]
 
     def prepare(self, model: str, batch: int, context: int) -> None:
         super().prepare(model)
         if model == CPU_MODEL and batch * context > CPU_TOKENS_AT_ONCE:
             raise SkipNotImplemented(f"batch {batch} at context {context} is too much for a CPU")
 
-    def run(self, model: str, batch: int, context: int) -> Run:
-        workload = decode_workload(batch, context)
-        return f"{workload.name}-{model}", lambda: measure(workload, model, warmup_tokens=32)
+    def run(self, model: str, batch: int, context: int) -> Figures:
+        return measure(decode_workload(batch, context), model, warmup_tokens=32)
 
     track_step_time = shared("step_time", "Seconds of one decode step of the whole batch.")
     track_tpot = shared("tpot", "Time per output token: median over the sequences.")
     track_time_over_floor = shared("time_over_floor", OVER_FLOOR, unit="floors")
 
 
-class BucketPadding(OfModel):
+class BucketPadding(OfModel, model=MODELS, batch=[9, 17, 33, 65, 129]):
     """A batch one above a captured size, padded to the next size and in a graph of its own size."""
 
-    params = (MODELS, [9, 17, 33, 65, 129])
-    param_names: ClassVar = ["model", "batch"]
     is_for_cpu = False
 
     @tracked()

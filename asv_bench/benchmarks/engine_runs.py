@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from operator import itemgetter
 from statistics import median
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
@@ -24,7 +24,7 @@ from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.workloads.named import WORKLOADS, Workload
 
-from .sharing import Run, Samples, SharesRuns, samples_of
+from .sharing import Figures, Samples, SharesRuns, samples_of
 
 if TYPE_CHECKING:
     from asv_bench.workloads.run_sample import Latency, RunSample
@@ -76,11 +76,9 @@ def require_model_here(model: str) -> None:
         raise SkipNotImplemented(f"{model} is not measured on {'the GPU' if on_gpu else 'a CPU'}")
 
 
-class OfModel(SharesRuns):
+class OfModel(SharesRuns, model=MODELS):
     """Base of benchmarks whose first parameter is the model."""
 
-    params: ClassVar[Any] = (MODELS,)
-    param_names: ClassVar = ["model"]
     is_for_cpu = True
 
     def prepare(self, model: str, *others: Any) -> None:
@@ -94,11 +92,13 @@ class OfWorkload(OfModel):
 
     workload = ""
 
-    def run(self, model: str, *others: Any) -> Run:
+    def run(self, model: str, *others: Any) -> Figures:
         """The workload in full with the GPU's model, small with the CPU's."""
         named = WORKLOADS[self.workload]
-        workload = named if model == GPU_MODEL else named.quick()
-        return f"{workload.name}-{model}", lambda: measure(workload, model)
+        return measure(named if model == GPU_MODEL else named.quick(), model)
+
+    def run_name(self, *values: Any) -> str:
+        return f"{self.workload}-{values[0]}"
 
 
 def steady_step_s(sample: RunSample) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
@@ -20,7 +20,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from asv_bench.workloads.named import Workload
 
 from . import engine_runs as runs
-from .sharing import CommitBenchmark, Run, SharesRuns, median_s, shared, tracked
+from .sharing import CommitBenchmark, Figures, SharesRuns, median_s, shared, tracked
 
 if TYPE_CHECKING:
     from asv_bench.workloads.run_sample import RunSample
@@ -32,14 +32,11 @@ BATCHES = [8, 64, 256]
 SMALL_BLOCK = 16
 
 
-class AppendBookkeeping(CommitBenchmark):
+class AppendBookkeeping(CommitBenchmark, way=["one_by_one", "batch", "array"], batch=BATCHES):
     """Finding the block and slot of one new token for each of `batch` sequences.
 
     A reading spans as many appends as a block has tokens, so that each holds one block boundary.
     """
-
-    params = (["one_by_one", "batch", "array"], BATCHES)
-    param_names: ClassVar = ["way", "batch"]
 
     def prepare(self, way: str, batch: int) -> None:
         blocks = self.blocks = runs.block_manager()((CYCLES + 3) * batch, BLOCK_SIZE)
@@ -71,11 +68,8 @@ class AppendBookkeeping(CommitBenchmark):
         return median_s(fill_a_block, CYCLES) / BLOCK_SIZE
 
 
-class BlockMetadata(CommitBenchmark):
+class BlockMetadata(CommitBenchmark, batch=BATCHES):
     """Allocating, sharing and freeing blocks: reference counts."""
-
-    params = (BATCHES,)
-    param_names: ClassVar = ["batch"]
 
     def prepare(self, batch: int) -> None:
         self._blocks = runs.block_manager()(8 * batch, BLOCK_SIZE)
@@ -94,11 +88,8 @@ class BlockMetadata(CommitBenchmark):
         return median_s(hold_and_release, CYCLES) / batch
 
 
-class BlockTables(CommitBenchmark):
+class BlockTables(CommitBenchmark, batch=BATCHES):
     """Block tables: building one for a prompt, and copy-on-write of its last block."""
-
-    params = (BATCHES,)
-    param_names: ClassVar = ["batch"]
 
     def prepare(self, batch: int) -> None:
         manager = runs.block_manager()
@@ -141,22 +132,17 @@ class BlockTables(CommitBenchmark):
             self._blocks.free_blocks(block_ids)
 
 
-class EngineStep(SharesRuns):
+class EngineStep(SharesRuns, batch=[8, 64]):
     """Steps of an engine whose model is so small that the host's work counts, on the CPU."""
 
-    params = ([8, 64],)
-    param_names: ClassVar = ["batch"]
-
-    def run(self, batch: int) -> Run:
+    def run(self, batch: int) -> Figures:
         # Equal prompts: all sequences reach the end of a block in the same step.
         workload = Workload("engine-step", batch, batch, (1,), 10 * SMALL_BLOCK)
 
         def make_engine() -> Engine:
             return runs.warm_engine(workload, runs.CPU_MODEL, SMALL_BLOCK, block_size=SMALL_BLOCK)
 
-        return f"engine-step-{batch}", lambda: runs.windowed(
-            make_engine, workload, runs.CPU_MODEL, _step_figures
-        )
+        return runs.windowed(make_engine, workload, runs.CPU_MODEL, _step_figures)
 
     track_step_time = shared("step_time", "Seconds of one step in which every sequence decodes.")
     track_boundary_step = shared(
@@ -165,18 +151,29 @@ class EngineStep(SharesRuns):
     )
 
 
-class HostShare(runs.OfModel):
+class HostShare(runs.OfModel, model=runs.MODELS, batch=BATCHES):
     """The host's own work in a decode step on the GPU, which must hide behind the device's.
 
     The least disturbed of several runs is kept, as on a CPU.
     """
 
-    params = (runs.MODELS, BATCHES)
-    param_names: ClassVar = ["model", "batch"]
     is_for_cpu = False
 
-    def run(self, model: str, batch: int) -> Run:
-        return f"host-share-{batch}", lambda: _measure_host(model, batch)
+    def run(self, model: str, batch: int) -> Figures:
+        from asv_bench.workloads.drive import run_workload
+
+        workload = Workload("host-share", batch, batch, (1,), 256)
+        engine = runs.warm_engine(workload, model, 32, device="cuda", dtype="float16")
+        ways = ["host_time", *["host_time_in_columns"] * hasattr(engine, "step_batches")]
+        readings: defaultdict[str, list[float]] = defaultdict(list)
+        with counted_waits() as waits:
+            # In turn, so that a lasting disturbance affects both.
+            for way in ways * runs.RUNS_ON_CPU:
+                timed = HostTimedEngine(engine, waits, in_columns=way != "host_time")
+                sample = run_workload(timed, workload, runs.PROMPT_IDS[model])
+                readings[way].append(statistics.median(timed.full_steps_s(batch)))
+                readings["step_time"].append(runs.steady_step_s(sample))
+        return {figure: min(seconds) for figure, seconds in readings.items()}
 
     track_host_time = shared(
         "host_time", "Seconds of a step in which the host does not wait for the device."
@@ -193,8 +190,8 @@ class Startup(SharesRuns):
 
     timeout = 300.0
 
-    def run(self) -> Run:
-        return "startup", lambda: dict(zip(("import", "first_token"), _started("cpu"), strict=True))
+    def run(self) -> Figures:
+        return dict(zip(("import", "first_token"), _started("cpu"), strict=True))
 
     track_import = shared("import", "Seconds that importing the engine adds to importing torch.")
     track_first_token = shared(
@@ -205,7 +202,7 @@ class Startup(SharesRuns):
 class GpuStartup(SharesRuns):
     """What a process pays on a GPU before its first token, beyond importing the engine.
 
-    Each figure is of a process of its own, with a cache of compiled kernels of its own.
+    Two processes are measured one after the other, which share an empty cache of kernels.
     """
 
     timeout = 300.0
@@ -213,8 +210,10 @@ class GpuStartup(SharesRuns):
     def prepare(self) -> None:
         runs.require_model_here(runs.GPU_MODEL)
 
-    def run(self) -> Run:
-        return "gpu-startup", _start_twice
+    def run(self) -> Figures:
+        with TemporaryDirectory() as cache:
+            cold, warm = (_started("cuda", TRITON_CACHE_DIR=cache)[1] for _ in range(2))
+        return {"cold": cold, "warm": warm}
 
     track_cold = shared(
         "cold", "Seconds from the imported engine to the first token; no kernel is compiled yet."
@@ -228,23 +227,6 @@ def _step_figures(sample: RunSample) -> dict[str, float]:
     # from outside; it is the slowest of the cycle.
     by_phase = [float(np.median(gaps[phase::SMALL_BLOCK])) for phase in range(SMALL_BLOCK)]
     return {"step_time": runs.steady_step_s(sample), "boundary_step": max(by_phase)}
-
-
-def _measure_host(model: str, batch: int) -> dict[str, float]:
-    from asv_bench.workloads.drive import run_workload
-
-    workload = Workload("host-share", batch, batch, (1,), 256)
-    engine = runs.warm_engine(workload, model, 32, device="cuda", dtype="float16")
-    ways = ["host_time", *["host_time_in_columns"] * hasattr(engine, "step_batches")]
-    readings: defaultdict[str, list[float]] = defaultdict(list)
-    with counted_waits() as waits:
-        # In turn, so that a lasting disturbance affects both.
-        for way in ways * runs.RUNS_ON_CPU:
-            timed = HostTimedEngine(engine, waits, in_columns=way != "host_time")
-            sample = run_workload(timed, workload, runs.PROMPT_IDS[model])
-            readings[way].append(statistics.median(timed.full_steps_s(batch)))
-            readings["step_time"].append(runs.steady_step_s(sample))
-    return {figure: min(seconds) for figure, seconds in readings.items()}
 
 
 @contextmanager
@@ -322,13 +304,6 @@ started = engine.Engine(engine.EngineConfig(model=MODEL, device=DEVICE, **SIZES)
 started.generate([[1]], engine.SamplingParams(max_new_tokens=1, ignore_eos=True))
 print(before_engine - before_import, time.perf_counter() - before_engine)
 """
-
-
-def _start_twice() -> dict[str, float]:
-    """Seconds of two processes one after the other, which share an empty cache of kernels."""
-    with TemporaryDirectory() as cache:
-        cold, warm = (_started("cuda", TRITON_CACHE_DIR=cache)[1] for _ in range(2))
-    return {"cold": cold, "warm": warm}
 
 
 def _started(device: str, **variables: str) -> list[float]:

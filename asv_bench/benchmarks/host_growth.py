@@ -7,7 +7,7 @@ that the host's work counts.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
@@ -35,11 +35,8 @@ class _Steps(CommitBenchmark):
         return median_s(self._engine.step, STEPS, warmups=STEPS // 4)
 
 
-class ManyStreams(_Steps):
+class ManyStreams(_Steps, streams=[1, MANY_STREAMS]):
     """A step whose tokens wait in a number of streams, which share the requests of the batch."""
-
-    params = ([1, MANY_STREAMS],)
-    param_names: ClassVar = ["streams"]
 
     def prepare(self, streams: int) -> None:
         import engine
@@ -61,11 +58,8 @@ class ManyStreams(_Steps):
             next(stream)
 
 
-class StopIdsOfOthers(_Steps):
+class StopIdsOfOthers(_Steps, stop_ids=[1, MANY_STOP_IDS]):
     """A step of requests with one stop id each, after one ended that had many, nearly all equal."""
-
-    params = ([1, MANY_STOP_IDS],)
-    param_names: ClassVar = ["stop_ids"]
 
     def prepare(self, stop_ids: int) -> None:
         self._engine = _engine()
@@ -77,11 +71,8 @@ class StopIdsOfOthers(_Steps):
             self._engine.submit([1 + place], _params(LONG_OUTPUT, stop_token_ids=(0,)))
 
 
-class AbortOfWaiting(CommitBenchmark):
+class AbortOfWaiting(CommitBenchmark, waiting=[500, 16_000]):
     """Aborting waiting requests, the newest first."""
-
-    params = ([500, 16_000],)
-    param_names: ClassVar = ["waiting"]
 
     def prepare(self, waiting: int) -> None:
         self._engine = _engine()
@@ -96,11 +87,8 @@ class AbortOfWaiting(CommitBenchmark):
         return (time.perf_counter() - started) / waiting
 
 
-class LateRequest(_Steps):
+class LateRequest(_Steps, rows=[1, BATCH]):
     """A step of a request in the last row, after the requests in all other rows have ended."""
-
-    params = ([1, BATCH],)
-    param_names: ClassVar = ["rows"]
 
     def prepare(self, rows: int) -> None:
         self._engine = _engine()
@@ -112,11 +100,8 @@ class LateRequest(_Steps):
             self._engine.step()
 
 
-class BlockedPrompt(CommitBenchmark):
+class BlockedPrompt(CommitBenchmark, prompt=[80, 960]):
     """A step of a request while another waits for room in the KV cache."""
-
-    params = ([80, 960],)
-    param_names: ClassVar = ["prompt"]
 
     def prepare(self, prompt: int) -> None:
         new_tokens = STEPS // 2 + STEPS // 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
@@ -17,14 +17,11 @@ if TYPE_CHECKING:
 READINGS = 5
 
 
-class TextStreams(CommitBenchmark):
+class TextStreams(CommitBenchmark, content=["words", "invalid_bytes"], tokens=[256, 1024, 4096]):
     """A `TextStream` of `tokens` tokens, of text or of bytes that never become a character.
 
     Seconds per token must be the same for each length.
     """
-
-    params = (["words", "invalid_bytes"], [256, 1024, 4096])
-    param_names: ClassVar = ["content", "tokens"]
 
     def prepare(self, content: str, tokens: int) -> None:
         import engine

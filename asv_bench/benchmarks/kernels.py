@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.memory.bandwidth import device_ms, require_bandwidth
 from asv_bench.process.machine import has_cuda_gpu
 
-from .sharing import Run, SharesRuns, median_s, shared
+from .sharing import Figures, SharesRuns, median_s, shared
 
 if TYPE_CHECKING:
     import torch
@@ -95,11 +95,9 @@ class Problem:
         return torch.full((self.shape.batch,), value, dtype=torch.int32, device=self.device)
 
 
-class _Kernel(SharesRuns):
+class _Kernel(SharesRuns, shape=list(SHAPES)):
     """Base of benchmarks of one call; the last parameter is the shape."""
 
-    params: ClassVar[Any] = (list(SHAPES),)
-    param_names: ClassVar = ["shape"]
     call: Callable[..., Call]
     """What is timed, of a `Problem` and the values of the other parameters."""
 
@@ -109,11 +107,10 @@ class _Kernel(SharesRuns):
             where = "off" if shape.on_gpu else "on"
             raise SkipNotImplemented(f"{values[-1]} is not measured {where} a GPU")
 
-    def run(self, *values: str) -> Run:
+    def run(self, *values: str) -> Figures:
         *others, name = values
         shape = SHAPES[name]
-        run = f"{type(self).__name__}-{'-'.join(values)}"
-        return run, lambda: measure_call(*self.call(Problem(shape), *others), shape)
+        return measure_call(*self.call(Problem(shape), *others), shape)
 
     track_time = shared("time", "Seconds per call, nothing cached.")
     track_time_over_floor = shared(
@@ -123,11 +120,8 @@ class _Kernel(SharesRuns):
     )
 
 
-class Append(_Kernel):
+class Append(_Kernel, kind=["full_batch", "identity", "generic"], shape=list(SHAPES)):
     """Writing one token's K and V for each sequence, by the three kinds of append."""
-
-    params = (["full_batch", "identity", "generic"], list(SHAPES))
-    param_names: ClassVar = ["kind", "shape"]
 
     def call(self, problem: Problem, kind: str) -> Call:
         import torch

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
@@ -28,7 +28,6 @@ from asv_bench.process.environment import COMMIT_MARKER, ENVIRONMENT_TYPE, MEASU
 
 Samples: TypeAlias = dict[str, Any]
 Figures: TypeAlias = Mapping[str, float | Samples]
-Run: TypeAlias = tuple[str, Callable[[], Figures]]
 
 ROUNDS = 12
 """Processes per figure, unless a command asks for fewer: below 12, asv's test has no power."""
@@ -108,8 +107,8 @@ def shared(
     """A benchmark that takes one figure of the run of its class, see `SharesRuns.run`."""
 
     def track(self: SharesRuns, *values: Any) -> Samples:
-        name, measure = self.run(*values)
-        return shared_figure(name, self.named(figure, *values), measure)
+        run = functools.partial(self.run, *values)
+        return shared_figure(self.run_name(*values), self.named(figure, *values), run)
 
     track.__doc__ = what
     track.__qualname__ = track.__name__
@@ -187,9 +186,19 @@ def runs_taken() -> dict[str, int]:
 
 
 class CommitBenchmark:
-    """Base of all benchmarks: measures the commit under test, or skips."""
+    """Base of all benchmarks: measures the commit under test, or skips.
+
+    Parameters are named where a class is defined, `class Decode(CommitBenchmark, batch=[1, 8])`.
+    """
 
     timeout = 120.0
+    params: ClassVar[tuple[list[Any], ...]] = ()
+    param_names: ClassVar[list[str]] = []
+
+    def __init_subclass__(cls, **params: list[Any]) -> None:
+        super().__init_subclass__()
+        if params:
+            cls.params, cls.param_names = tuple(params.values()), list(params)
 
     def setup(self, *values: Any) -> None:
         """Check what would be measured, and prepare it."""
@@ -204,11 +213,15 @@ class SharesRuns(CommitBenchmark):
     """Base of benchmarks whose figures come from a shared run."""
 
     timeout = 600.0
-    run: Callable[..., Run]
-    """The name of the run for the values of the parameters, and what makes it."""
+    run: Callable[..., Figures]
+    """Makes the run for the values of the parameters."""
 
     def setup_cache(self) -> None:
         """Nothing to prepare: having this makes asv give the benchmarks one directory."""
+
+    def run_name(self, *values: Any) -> str:
+        """The name of that run, which other classes may share."""
+        return "-".join([type(self).__name__, *map(str, values)])
 
     def named(self, figure: str, *values: Any, **_: Any) -> str:
         """The name that the figure has in the run."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from .engine_runs import MODELS, OVER_FLOOR, OVER_TOKENS, STEP, OfWorkload
 from .sharing import shared
 
@@ -17,11 +15,9 @@ class Streaming(OfWorkload):
     track_time_over_floor = shared("time_over_floor", OVER_FLOOR, unit="floors")
 
 
-class StreamingLatency(OfWorkload):
+class StreamingLatency(OfWorkload, model=MODELS, percentile=["p50", "p95", "p99"]):
     """Latencies of the same run: percentiles over requests, of ITL over gaps."""
 
-    params = (MODELS, ["p50", "p95", "p99"])
-    param_names: ClassVar = ["model", "percentile"]
     workload = "streaming"
 
     def named(self, figure: str, model: str, percentile: str) -> str:
