@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -72,19 +72,21 @@ def measure_and_report(settings: Settings, files: TableFiles) -> None:
         record.results["engine"] = measurement.engine_facts()
         record.threads = measurement.engine_threads
 
-        def on_run(sample: RunSample | None) -> None:
-            progress.advance()
-            if sample is not None:
+        for mode in settings.modes:
+            progress.name(f"{name}: {mode}")
+            samples: list[RunSample] = []
+            for sample in measurement.runs(mode):
+                progress.advance()
+                if sample is None:
+                    continue
+                samples.append(sample)
                 record.samples.append(sample.to_json())
                 if flags.print_per_run:
                     console.print(
-                        f"run {len(record.samples)} {sample.mode}: {sample.generated_tokens} "
-                        f"tokens in {sample.wall_s:.3f} s, decode {sample.decode_s:.3f} s"
+                        f"run {len(record.samples)} {mode}: {sample.generated_tokens} tokens in "
+                        f"{sample.wall_s:.3f} s, decode {sample.decode_s:.3f} s"
                     )
-
-        for mode in settings.modes:
-            progress.name(f"{name}: {mode}")
-            samples, modes[mode] = measurement.run_mode(mode, on_run)
+            modes[mode] = measurement.figures(mode, samples)
             record.results.setdefault("runs", each_run(samples))
     bandwidth = measurement.bandwidth
     record.results |= {"read_bandwidth": bandwidth and asdict(bandwidth), "modes": modes}
@@ -100,7 +102,7 @@ def measure_and_report(settings: Settings, files: TableFiles) -> None:
             console.print(f"trace: {measurement.trace(mode)}")
 
 
-def each_run(samples: list[RunSample]) -> dict[str, list[float]]:
+def each_run(samples: Sequence[RunSample]) -> dict[str, list[float]]:
     """A figure of each run: milliseconds, and tokens a second of total time."""
     return {
         "step_ms": [sample.decode_step_ms for sample in samples],
@@ -143,6 +145,7 @@ class Measurement:
         own = settings.workload.prompts
         self._prompts: list[Prompt] = settings.prompts or [*own(vocab_size)]
         self.bandwidth: Bandwidth | None = None
+        self._reader: StreamReader | None = None  # of the last run
 
     def engine_facts(self) -> dict[str, Any]:
         """What was built: the model's sizes, its type, and how it decodes."""
@@ -153,38 +156,34 @@ class Measurement:
             "decode": self._engine.decode_mode,
         }
 
-    def run_mode(
-        self, mode: Mode, on_run: Callable[[RunSample | None], None]
-    ) -> tuple[list[RunSample], dict[str, Any]]:
-        """Warm up, then measure one mode: its runs, and the figures of them together.
-
-        `on_run` gets each run, or None for a warm-up run.
-        """
-        settings, flags = self._settings, self._settings.flags
-        samples: list[RunSample] = []
-        stream: StreamReader | None = None
+    def runs(self, mode: Mode) -> Iterator[RunSample | None]:
+        """Warm up and measure one mode: each run, or None for a warm-up run."""
+        flags = self._settings.flags
+        # A life that is only tried gives figures that nobody keeps.
+        measured = 1 if os.environ.get(TRIAL_VARIABLE) else flags.repeat_runs
         # Hidden for all runs, what there is is not searched again before each. An engine that is
         # made anew for each run must not stay hidden: its memory would never be free.
         with nullcontext() if self._is_fresh else settled_garbage():
             for _ in range(flags.warmup_runs):
                 self.run_once(mode)
-                on_run(None)
-            # A life that is only tried gives figures that nobody keeps.
-            for _ in range(1 if os.environ.get(TRIAL_VARIABLE) else flags.repeat_runs):
-                stream = StreamReader(settings.delivery) if settings.delivery else None
-                samples.append(self.run_once(mode, stream))
-                on_run(samples[-1])
-        step = statistics.median(sample.step_ms(settings.workload) for sample in samples)
-        self.bandwidth = self.bandwidth or read_bandwidth(settings.device)
+                yield None
+            for _ in range(measured):
+                yield self.run_once(mode)
+
+    def figures(self, mode: Mode, samples: Sequence[RunSample]) -> dict[str, Any]:
+        """The figures of one mode's runs together."""
+        workload = self._settings.workload
+        step = statistics.median(sample.step_ms(workload) for sample in samples)
+        self.bandwidth = self.bandwidth or read_bandwidth(self._settings.device)
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
         bandwidth = None if mode == "naive" else self.bandwidth
-        floor = settings.workload.floor_ms(self._engine.model_config, self._dtype, bandwidth)
+        floor = workload.floor_ms(self._engine.model_config, self._dtype, bandwidth)
         summaries = {
             name: summarize([getattr(sample, name) for sample in samples]) for name in OF_RUNS
         }
         summaries |= latencies_ms(samples)
-        summaries |= {"delivery_gap_ms": stream.gaps_ms()} if stream else {}
-        return samples, {
+        summaries |= {"delivery_gap_ms": self._reader.gaps_ms()} if self._reader else {}
+        return {
             "step_ms": step,
             "floor_ms": floor,
             "fraction_of_floor": None if floor is None else floor / step,
@@ -192,11 +191,12 @@ class Measurement:
             **{name: asdict(summary) for name, summary in summaries.items()},
         }
 
-    def run_once(self, mode: Mode, stream: StreamReader | None = None) -> RunSample:
+    def run_once(self, mode: Mode) -> RunSample:
         """Run once, on a new engine if a prefix cache would outlive the run before."""
         from engine import SamplingParams
 
         settings = self._settings
+        self._reader = StreamReader(settings.delivery) if settings.delivery else None
         if self._is_fresh:
             del self._engine
             self._engine = self._build()
@@ -211,7 +211,7 @@ class Measurement:
             due_s=settings.due_s,
             max_inflight=settings.flags.max_inflight_requests,
             encode=None if settings.tokenizer is None else settings.tokenizer.encode,
-            consumer=None if stream is None else stream.receive,
+            consumer=None if self._reader is None else self._reader.receive,
         )
         if settings.sampling["ignore_eos"]:
             require_complete(sample, settings.workload)

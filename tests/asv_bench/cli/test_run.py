@@ -22,7 +22,6 @@ from asv_bench.run.flags import RunFlags
 from asv_bench.run.measure import Measurement
 from asv_bench.run.settings import settle
 from asv_bench.workloads.named import WORKLOADS
-from asv_bench.workloads.run_sample import RunSample
 
 # The names that the write-ups use.
 FLAGS = """
@@ -184,14 +183,13 @@ def test_runs_share_an_engine_unless_its_prefix_cache_would_outlive_one(
     built: list[Any] = []
     real = engine.Engine
     monkeypatch.setattr(engine, "Engine", lambda config: built.append(config) or real(config))
-    flags = {"prefix_cache": bool(prefix_cache), "keep_prefix_cache_across_runs": bool(kept)}
-    heard: list[tuple[RunSample | None, bool]] = []
-    made = Measurement(
-        settle("scheduler", RunFlags(**(SMALL | flags | {"warmup_runs": 1, "repeat_runs": 2})))
-    )
-    samples, _ = made.run_mode(
-        "online", lambda sample: heard.append((sample, gc.get_freeze_count() > 0))
-    )
-    assert heard == [(sample, engines == 1) for sample in (None, *samples)]
+    flags: dict[str, Any] = {"prefix_cache": bool(prefix_cache)}
+    flags |= {"keep_prefix_cache_across_runs": bool(kept)}
+    flags |= {"warmup_runs": 1, "repeat_runs": 2}
+    settings = settle("scheduler", RunFlags(**(SMALL | flags)))
+    heard = [(run, gc.get_freeze_count() > 0) for run in Measurement(settings).runs("online")]
+    assert [(run is None, is_hidden) for run, is_hidden in heard] == [
+        (number == 0, engines == 1) for number in range(3)
+    ]
     assert (len(built), gc.get_freeze_count()) == (engines, 0)
-    assert len({sample.token_digest for sample in samples}) == 1
+    assert len({run.token_digest for run, _ in heard[1:] if run is not None}) == 1
