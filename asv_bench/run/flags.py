@@ -99,9 +99,7 @@ class RunFlags(SamplingFlags, EngineFlags):
     submit_schedule: Annotated[
         Literal["uniform", "poisson"], _feeding("Gaps between requests.")
     ] = "uniform"
-    stream_interval: Annotated[int | None, _feeding("Tokens a reader gets at once.", least=1)] = (
-        None
-    )
+    stream_interval: Annotated[int | None, _feeding("Tokens read at once.", least=1)] = None
     mode: Annotated[Literal["naive", "online", "offline", "all"], _runs("How to submit.")] = (
         "online"
     )
