@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from asv_bench.cli.headline import headline
-from asv_bench.run.flags import RunFlags
 from asv_bench.run.measure import measure_and_report
-from asv_bench.run.settings import settle
+from asv_bench.run.settings import RunFlags, settle
 from asv_bench.session.options import Outputs
 from asv_bench.workloads.named import WORKLOADS
 

@@ -18,9 +18,8 @@ from asv_bench.__main__ import main
 from asv_bench.cli.commands import build_app
 from asv_bench.explain.trace import read_traces
 from asv_bench.output.record import REPOSITORY
-from asv_bench.run.flags import RunFlags
 from asv_bench.run.measure import Measurement
-from asv_bench.run.settings import settle
+from asv_bench.run.settings import RunFlags, settle
 from asv_bench.workloads.named import WORKLOADS
 
 # The names that the write-ups use.

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from asv_bench.errors import Refused
-from asv_bench.run.flags import EngineFlags, RunFlags, SamplingFlags
-from asv_bench.run.settings import Settings, settle
+from asv_bench.run.settings import EngineFlags, RunFlags, SamplingFlags, Settings, settle
 from engine import EngineConfig, KvtrailError, SamplingParams
 
 SMALL: dict[str, Any] = {"device": "cpu", "num_requests": 4, "max_batch_size": 4}
