@@ -27,7 +27,7 @@ from asv_bench.workloads.named import WORKLOADS, Workload
 from .sharing import Figures, Samples, SharesRuns, samples_of
 
 if TYPE_CHECKING:
-    from asv_bench.workloads.run_sample import Latency, RunSample
+    from asv_bench.workloads.drive import Latency, RunSample
     from engine import Engine
 
 CPU_MODEL = "gpt2-tiny"

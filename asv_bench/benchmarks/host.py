@@ -23,7 +23,7 @@ from . import engine_runs as runs
 from .sharing import CommitBenchmark, Figures, SharesRuns, median_s, shared, tracked
 
 if TYPE_CHECKING:
-    from asv_bench.workloads.run_sample import RunSample
+    from asv_bench.workloads.drive import RunSample
     from engine import Engine, TokenEvent
 
 BLOCK_SIZE = 64

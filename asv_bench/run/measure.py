@@ -23,13 +23,16 @@ from asv_bench.output.table_files import TableFiles
 from asv_bench.process.environment import TRIAL_VARIABLE, threads_text
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.workloads.drive import (
+    Mode,
     Prompt,
+    RunSample,
     StreamReader,
+    latencies_ms,
     require_complete,
     run_requests,
     settled_garbage,
+    summarize,
 )
-from asv_bench.workloads.run_sample import Mode, RunSample, latencies_ms, summarize
 
 if TYPE_CHECKING:
     from engine import Engine, SamplingParams

@@ -20,9 +20,8 @@ import typer
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import chosen_device
-from asv_bench.workloads.drive import Prompt
+from asv_bench.workloads.drive import MODES, Mode, Prompt
 from asv_bench.workloads.named import BLOCK_SIZE, WORKLOADS, Workload, workload_named
-from asv_bench.workloads.run_sample import MODES, Mode
 
 if TYPE_CHECKING:
     from engine import Tokenizer

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asv_bench.measure.turns import Turns
-from asv_bench.workloads.drive import EngineFace
+from asv_bench.workloads.drive import EngineFace, RunSample
 from asv_bench.workloads.named import BLOCK_SIZE
-from asv_bench.workloads.run_sample import RunSample
 
 if TYPE_CHECKING:
     from engine import TokenEvent

@@ -14,9 +14,8 @@ from asv_bench.measure.turns import own_turns
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN
 from asv_bench.studies.ladder.engine_in_turns import EngineInTurns
 from asv_bench.studies.ladder.rungs import Rung
-from asv_bench.workloads.drive import run_workload
+from asv_bench.workloads.drive import RunSample, run_workload
 from asv_bench.workloads.named import BLOCK_SIZE, WORKLOADS, Workload
-from asv_bench.workloads.run_sample import RunSample
 
 STEP_TIME = "step_time"
 WATERFALL_WORKLOAD = "scheduler"

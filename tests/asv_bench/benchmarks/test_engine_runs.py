@@ -15,8 +15,8 @@ from toy_project import ROOT
 from asv_bench.benchmarks import engine_runs
 from asv_bench.benchmarks.engine_runs import steady_step_s
 from asv_bench.workloads import drive
+from asv_bench.workloads.drive import RequestTrace, RunSample
 from asv_bench.workloads.named import WORKLOADS
-from asv_bench.workloads.run_sample import RequestTrace, RunSample
 
 
 def test_an_engine_run_gives_consistent_figures(any_engine: Path) -> None:

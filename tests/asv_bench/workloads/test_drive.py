@@ -18,13 +18,16 @@ from fake_engine import FakeClock, FakeEngine
 import asv_bench.workloads.drive as drive
 from asv_bench.errors import MeasurementFailed
 from asv_bench.workloads.drive import (
+    RequestTrace,
+    RunSample,
     StreamReader,
+    latencies_ms,
     require_complete,
     run_requests,
     run_workload,
+    summarize,
 )
 from asv_bench.workloads.named import WORKLOADS, Workload
-from asv_bench.workloads.run_sample import RequestTrace, RunSample, latencies_ms, summarize
 from engine import Engine, SamplingParams, Timeline
 
 

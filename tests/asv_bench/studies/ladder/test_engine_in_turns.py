@@ -10,7 +10,7 @@ import pytest
 from asv_bench.measure.turns import own_turns
 from asv_bench.studies.ladder import engine_in_turns
 from asv_bench.studies.ladder.engine_in_turns import EngineInTurns
-from asv_bench.workloads.run_sample import RequestTrace, RunSample
+from asv_bench.workloads.drive import RequestTrace, RunSample
 
 
 class Other:
