@@ -159,21 +159,20 @@ def measure(
     def floor_ms() -> float | None:
         return workload.floor_ms(GPT2Shape(), dtype, read_bandwidth(device))
 
-    return windowed(
-        lambda: warm_engine(workload, model, warmup_tokens),
-        workload,
-        model,
-        lambda sample: run_figures(sample, floor_ms()),
-    )
+    def figures_of(run: RunSample) -> dict[str, float]:
+        return run_figures(run, floor_ms())
+
+    return windowed(workload, model, figures_of, warmup_tokens)
 
 
 def windowed(
-    make_engine: Callable[[], Engine],
     workload: Workload,
     model: str,
     figures_of: Callable[[RunSample], dict[str, float]],
+    warmup_tokens: int | None = None,
+    **settings: Any,
 ) -> dict[str, Samples]:
-    """Figures of several runs of a workload on a new engine, among them "step_time".
+    """Figures of several runs of a workload on a `warm_engine`, among them "step_time".
 
     All are of the least disturbed run on a CPU. On a GPU, or in turns with another process, each is
     the median over the runs. Processes in turns make their engines at the same time, and none
@@ -187,7 +186,7 @@ def windowed(
     else:
         effort = TRIAL_ON_GPU if os.environ.get(TRIAL_VARIABLE) else ON_GPU
     fewest, most, seconds = effort
-    engine = make_engine()
+    engine = warm_engine(workload, model, warmup_tokens, **settings)
     # The other makes its own meanwhile, and passes on once it has.
     turns.wait()
     runs: list[RunSample] = []

@@ -24,7 +24,7 @@ from .sharing import CommitBenchmark, Figures, SharesRuns, median_s, shared, tra
 
 if TYPE_CHECKING:
     from asv_bench.workloads.drive import RunSample
-    from engine import Engine, TokenEvent
+    from engine import TokenEvent
 
 BLOCK_SIZE = 64
 CYCLES = 12
@@ -138,11 +138,8 @@ class EngineStep(SharesRuns, batch=[8, 64]):
     def run(self, batch: int) -> Figures:
         # Equal prompts: all sequences reach the end of a block in the same step.
         workload = Workload("engine-step", batch, batch, (1,), 10 * SMALL_BLOCK)
-
-        def make_engine() -> Engine:
-            return runs.warm_engine(workload, runs.CPU_MODEL, SMALL_BLOCK, block_size=SMALL_BLOCK)
-
-        return runs.windowed(make_engine, workload, runs.CPU_MODEL, _step_figures)
+        sizes = {"warmup_tokens": SMALL_BLOCK, "block_size": SMALL_BLOCK}
+        return runs.windowed(workload, runs.CPU_MODEL, _step_figures, **sizes)
 
     track_step_time = shared("step_time", "Seconds of one step in which every sequence decodes.")
     track_boundary_step = shared(

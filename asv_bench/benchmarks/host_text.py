@@ -31,7 +31,10 @@ class TextStreams(CommitBenchmark, content=["words", "invalid_bytes"], tokens=[2
         self._stream: Any = engine.TextStream
         with tempfile.TemporaryDirectory() as directory:
             self._tokenizer = _byte_tokenizer(Path(directory))
-        self._token_ids = _token_ids(self._tokenizer, content, tokens)
+        repeated = [_alphabet().index(chr(0xFF))]  # a byte of no character
+        if content == "words":
+            repeated = self._tokenizer.encode("to be, or not to be, naïve 🦊 ")
+        self._token_ids = [int(token_id) for token_id in np.resize(repeated, tokens)]
 
     @tracked()
     def track_time(self, content: str, tokens: int) -> float:
@@ -64,14 +67,6 @@ def _byte_tokenizer(directory: Path) -> Tokenizer:
     # The files are read on first use.
     tokenizer.encode("")
     return tokenizer
-
-
-def _token_ids(tokenizer: Tokenizer, content: str, tokens: int) -> list[int]:
-    if content == "words":
-        repeated = tokenizer.encode("to be, or not to be, naïve 🦊 ")
-    else:
-        repeated = [_alphabet().index(chr(0xFF))]  # a byte of no character
-    return [int(token_id) for token_id in np.resize(repeated, tokens)]
 
 
 def _alphabet() -> list[str]:

@@ -82,9 +82,8 @@ class Problem:
         self.block_tables = order.to(torch.int32).reshape(shape.batch, -1)
         self.caches = normal(*cache), normal(*cache)
         self.query = normal(shape.batch, shape.query_heads, shape.head_dim)
-        self.key, self.value = (
-            normal(shape.batch, shape.kv_heads, shape.head_dim) for _ in range(2)
-        )
+        new = (shape.batch, shape.kv_heads, shape.head_dim)
+        self.key, self.value = normal(*new), normal(*new)
         # What attention reads beside its queries.
         self.cached = (*self.caches, self.block_tables, self.each_row(shape.context))
 
@@ -151,11 +150,10 @@ class DecodeAttention(_Kernel):
         from kernels import paged_attention_decode
 
         shape = problem.shape
+        read = (problem.query, *problem.cached)
         out = torch.empty_like(problem.query)
-        return (
-            lambda: paged_attention_decode(problem.query, *problem.cached, out=out),
-            shape.batch * shape.context * shape.kv_row_bytes,
-        )
+        bytes_moved = shape.batch * shape.context * shape.kv_row_bytes
+        return lambda: paged_attention_decode(*read, out=out), bytes_moved
 
 
 class PrefillAttention(_Kernel):
@@ -173,12 +171,11 @@ class PrefillAttention(_Kernel):
         queries = min(PREFILL_QUERIES, shape.context)
         query = problem.query.repeat_interleave(queries, dim=0)
         starts = torch.arange(shape.batch + 1, dtype=torch.int32, device=query.device) * queries
+        read = (query, *problem.cached, starts)
         out = torch.empty_like(query)
-        return (
-            lambda: paged_attention_prefill(query, *problem.cached, starts, out=out),
-            shape.batch * shape.context * shape.kv_row_bytes
-            + 2 * query.numel() * query.element_size(),
-        )
+        moved = shape.batch * shape.context * shape.kv_row_bytes
+        moved += 2 * query.numel() * query.element_size()
+        return lambda: paged_attention_prefill(*read, out=out), moved
 
 
 def measure_call(call: Callable[[], object], bytes_moved: int, shape: Shape) -> dict[str, float]:

@@ -95,9 +95,8 @@ def test_two_processes_make_engines_at_once_and_then_take_turns_of_a_run(
 
     monkeypatch.setattr(engine_runs, "own_turns", lambda: turns)
     monkeypatch.setattr(drive, "run_workload", run_workload)
-    engine_runs.windowed(
-        lambda: said.append("make"), None, "gpt2-tiny", lambda run: {"step_time": 1.0}
-    )
+    monkeypatch.setattr(engine_runs, "warm_engine", lambda *_: said.append("make"))
+    engine_runs.windowed(None, "gpt2-tiny", lambda run: {"step_time": 1.0})
     assert said == ["make", "wait", *["pass on", "wait", "run"] * 5, "pass on"]
 
 
