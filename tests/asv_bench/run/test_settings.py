@@ -49,17 +49,6 @@ def test_without_flags_it_is_the_workload_of_the_write_ups() -> None:
     assert settle("wide", RunFlags(device="cpu", quick=True)).workload.name == "wide-quick"
 
 
-def test_a_workload_takes_other_sizes() -> None:
-    for name, unique in (("single", 3), ("scheduler", 1)):
-        flags = RunFlags(device="cpu", batch=3, prompt_len=7, max_new_tokens=5)
-        workload = settle(name, flags).workload
-        assert (workload.num_requests, workload.batch_size, workload.waves) == (3, 3, 1)
-        assert (workload.prompt_lengths, workload.new_tokens, workload.max_length) == ((7,), 5, 12)
-        prompts = [tuple(prompt) for prompt in workload.prompts(1000)]
-        assert [*map(len, prompts)] == [7, 7, 7]
-        assert len(set(prompts)) == unique
-
-
 # Of the engine's fields that are no numbers and no switches, another value.
 WORDS = {"model": "random:gpt2", "device": "cuda:1", "dtype": "float16", "decode": "eager"}
 WORDS |= {"admission": "pack"}
