@@ -30,8 +30,6 @@ NVTX_VARIABLE = "KVTRAIL_NVTX"
 """Turns on the engine's ranges; read when the engine is imported."""
 PROFILE_DIR = REPOSITORY / "reports" / "profile"
 DEFAULT_TEXT = "Hello"
-
-
 _MOST = 1_000_000_000
 """No count of anything is larger; a number of 400 digits is no count."""
 
@@ -310,8 +308,8 @@ def _numbers(flag: str, text: str, *, least: int) -> tuple[int, ...]:
 
 def _due_s(flags: RunFlags, requests: int) -> list[float]:
     interval = flags.submit_interval_ms / 1e3
-    gaps = np.full(requests, interval)
-    if flags.submit_schedule == "poisson":
-        gaps = np.random.default_rng(flags.seed or 0).exponential(interval, requests)
+    if flags.submit_schedule == "uniform":
+        return [interval * index for index in range(requests)]
+    gaps = np.random.default_rng(flags.seed or 0).exponential(interval, requests)
     due: list[float] = (np.cumsum(gaps) - gaps[0]).tolist()
     return due

@@ -248,6 +248,7 @@ def run_requests(
                 if max_inflight is not None:
                     inflight -= sum(event.finish_reason is not None for event in events)
             elif waiting:
+                inflight = 0  # also where a request ended without a word
                 time.sleep(max(0.0, started + waiting[0][1] - time.perf_counter()))
             else:
                 break
