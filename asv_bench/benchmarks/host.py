@@ -161,7 +161,9 @@ class HostShare(runs.OfModel, model=runs.MODELS, batch=BATCHES):
 
         workload = Workload("host-share", batch, batch, (1,), 256)
         engine = runs.warm_engine(workload, model, 32, device="cuda", dtype="float16")
-        ways = ["host_time", *["host_time_in_columns"] * hasattr(engine, "step_batches")]
+        ways = ["host_time"]
+        if hasattr(engine, "step_batches"):
+            ways.append("host_time_in_columns")
         readings: defaultdict[str, list[float]] = defaultdict(list)
         with counted_waits() as waits:
             # In turn, so that a lasting disturbance affects both.

@@ -79,7 +79,7 @@ def headline(
         )
     table_path = target.with_suffix(".md")
     require_places(None, target, table_path)
-    arguments = ["--quick"] * quick
+    arguments = ["--quick"] if quick else []
     record = Record(
         "headline",
         {"workloads": names, "processes": processes, "arguments": arguments},

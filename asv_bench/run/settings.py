@@ -240,7 +240,7 @@ def _texts(flags: RunFlags) -> list[str]:
     """What prompts are made of where they are text."""
     is_text = not flags.pretok or flags.tokenizer_name is not None
     texts = [*(flags.prompts or ()), *([] if flags.prompt is None else [flags.prompt])]
-    texts = texts or [DEFAULT_TEXT] * is_text
+    texts = texts or ([DEFAULT_TEXT] if is_text else [])
     for text in texts:
         # Bytes of the command line that are not UTF-8 arrive as lone surrogates.
         if not text.strip() or any("\ud800" <= character <= "\udfff" for character in text):
