@@ -72,10 +72,8 @@ class GraphCapture(OfModel):
 
 def decode_workload(batch: int, context: int) -> Workload:
     """`batch` sequences whose contexts grow by `NEW_TOKENS` and are `context` on average."""
-    return Workload(
-        *(f"decode-{batch}-{context}", batch, batch, (context - NEW_TOKENS // 2,), NEW_TOKENS),
-        unique_prompts=True,
-    )
+    name, prompts = f"decode-{batch}-{context}", (context - NEW_TOKENS // 2,)
+    return Workload(name, batch, batch, prompts, NEW_TOKENS, unique_prompts=True)
 
 
 def _build_seconds(model: str, decode: Literal["graph", "eager"]) -> float:
