@@ -81,11 +81,11 @@ def _build_seconds(model: str, decode: Literal["graph", "eager"]) -> float:
 
     from engine import Engine, EngineConfig
 
+    place: Any = {"device": "cuda", "dtype": "float16", "decode": decode}
     sizes: Any = {"max_batch_size": CAPTURED_ROWS, "max_model_len": 512, "num_kv_blocks": 1024}
     gc.collect()  # an earlier engine's memory
     torch.cuda.synchronize()
     started = time.perf_counter()
-    place: Any = {"device": "cuda", "dtype": "float16", "decode": decode}
     engine = Engine(EngineConfig(model=f"random:{model}", **place, **sizes))
     torch.cuda.synchronize()
     seconds = time.perf_counter() - started
