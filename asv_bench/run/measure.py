@@ -17,9 +17,8 @@ from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import describe
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record
+from asv_bench.output.record import Record, TableFiles
 from asv_bench.output.table import MISSING, Cell, Column, Row, Table, percent
-from asv_bench.output.table_files import TableFiles
 from asv_bench.process.environment import TRIAL_VARIABLE, threads_text
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.workloads.drive import (
@@ -70,7 +69,7 @@ def measure_and_report(settings: Settings, files: TableFiles) -> None:
     name = settings.workload.name
     total = len(settings.modes) * (flags.warmup_runs + flags.repeat_runs)
     what = f"{name}, {threads_text(record.threads)}: building the engine"
-    with Progress(console, what, total, "runs", is_apart=False) as progress:
+    with Progress(console, what, total, "runs") as progress:
         measurement = Measurement(settings)
         record.results["engine"] = measurement.engine_facts()
         record.threads = measurement.engine_threads

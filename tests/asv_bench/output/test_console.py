@@ -7,7 +7,6 @@ import io
 import pytest
 from printed_tables import printed
 
-from asv_bench.cli.headline import headline_table
 from asv_bench.output.console import LEAST_WIDTH, make_console, print_table
 from asv_bench.output.table import Column, Table
 

@@ -43,7 +43,7 @@ MEASURING = (
     "asv_bench.cli.changes.stored_changes",
     "asv_bench.cli.profile.torch_traces",
     "asv_bench.cli.headline.run_process",
-    "asv_bench.run.report.Measurement",
+    "asv_bench.run.measure.Measurement",
 )
 
 
