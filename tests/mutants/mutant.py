@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-MACHINE_CODE = ("tests/kernels/codegen/machine_code.py",)
-"""The test that compiles kernels for sm_90 and checks their rules."""
-
 
 class MutantError(Exception):
     """A mutant that cannot be planted or says nothing: a fault of the catalog."""
@@ -32,7 +29,7 @@ class Mutant:
         As pytest's ``-k``; empty for all tests of the files.
     check
         "tests" runs them through Triton's interpreter, "gpu" compiled on a GPU, and "codegen"
-        without either: those are `MACHINE_CODE`, and `only` is a part of kernels' names.
+        without either: it compiles kernels for sm_90, and `only` is a part of their names.
     """
 
     file: str
