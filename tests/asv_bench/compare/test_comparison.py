@@ -24,7 +24,7 @@ from asv_bench.compare.tables import clock_findings
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import two_cells
-from asv_bench.measure.samples import Absence, CommitUnusable, GpuConditions, Pair, SampleFailed
+from asv_bench.measure.samples import Absence, GpuConditions, Pair, SampleFailed
 from asv_bench.output.record import Record
 
 NOISE = np.random.default_rng(1).normal(0, 0.001, 1000)
@@ -190,18 +190,6 @@ def test_benchmarks_that_a_commit_lacks_are_left_out_of_everything() -> None:
     assert (old.verdict, old.pairs_used) == (Verdict.SLOWER, FIRST_LOOK)
 
 
-@pytest.mark.parametrize(
-    ("is_lacking", "verdict"), [(True, Verdict.NOT_MEASURED), (False, Verdict.FAILED)]
-)
-def test_a_commit_that_is_unusable_is_every_benchmarks_answer(
-    is_lacking: bool, verdict: Verdict
-) -> None:
-    error = CommitUnusable(HEAD, "it cannot be imported", is_lacking=is_lacking)
-    answers = CommitComparison(DESIGN, seconds("a", "b")).answers_after(error)
-    assert [answer.verdict for answer in answers] == [verdict, verdict]
-    assert "it cannot be imported" in answers[0].reason
-
-
 def test_an_interruption_stops_what_runs_and_answers_stand_while_others_say_why() -> None:
     def ratio(name: str, number: int) -> float:
         scatter = (-1) ** (number // 2)
@@ -237,28 +225,23 @@ def test_a_seam_of_two_pairs_is_a_difference_within_one_commit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "verdict", "pairs", "p"),
+    ("effect", "noise", "test", "pairs"),
     [
-        (0.02, Verdict.SLOWER, 3, 1e-4),
-        (-0.02, Verdict.FASTER, 3, 1e-4),
-        (0.0, Verdict.EQUIVALENT, 4, 1e-6),
+        (0.02, 0.2, "pooled ranks", 3),
+        (-0.02, 0.2, "pooled ranks", 3),
+        (0.0, 0.2, "pooled ranks", 4),
+        # A run that is noisier than the pool.
+        (0.02, 20, "signed ranks and signs", 24),
     ],
 )
 def test_few_pairs_are_enough_where_the_noise_is_known_and_the_run_is_as_quiet(
-    effect: float, verdict: Verdict, pairs: int, p: float
+    effect: float, noise: float, test: str, pairs: int
 ) -> None:
-    noise = np.random.default_rng(5).normal(0, 0.001, 40).tolist()
-    for factor in (0.2, 20):
-        source = ScriptedPairs(lambda _, at, by=factor: (1 + effect) * math.exp(by * noise[at]))
-        (answer,) = CommitComparison(DESIGN, seconds("b"), pools={"b": noise}).run(source)
-        if factor == 20:
-            assert answer.pairs_used > 5
-            continue
-        assert (answer.verdict, answer.pairs_used) == (verdict, pairs)
-        assert answer.test == "pooled ranks"
-        assert answer.p is not None
-        assert answer.equivalence_p is not None
-        assert min(answer.p, answer.equivalence_p) < p
+    pool = np.random.default_rng(5).normal(0, 0.001, 40).tolist()
+    source = ScriptedPairs(lambda name, number: (1 + effect) * math.exp(noise * pool[number]))
+    (answer,) = CommitComparison(DESIGN, seconds("b"), pools={"b": pool}).run(source)
+    assert answer.verdict.is_clear
+    assert (answer.test, answer.pairs_used) == (test, pairs)
 
 
 def test_the_latest_differences_of_a_benchmark_are_kept(tmp_path: Path) -> None:
@@ -309,8 +292,7 @@ COOL, HOT = gpu(1980), gpu(1980, "sw_thermal_slowdown")
         ([(gpu(1980), None)] * 30, None),
         ([(COOL, HOT), (HOT, COOL)] * 6, None),
         # Clocks that wander alike in both.
-        ([(gpu(clock), gpu(clock - 15)) for clock in (1980, 1965)] * 3
-         + [(gpu(clock), gpu(clock + 15)) for clock in (1965, 1950)] * 3, None),
+        ([(gpu(1980), gpu(1950)), (gpu(1950), gpu(1980))] * 6, None),
     ],
 )  # fmt: skip
 def test_a_head_that_lowers_its_clock_or_is_throttled_more_often_is_said(

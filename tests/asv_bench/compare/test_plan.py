@@ -70,7 +70,6 @@ VERDICTS = {
     ("verdicts", "state", "is_slower"),
     [
         ("+=-", State.WHOLLY, False),
-        ("+--", State.WHOLLY, False),
         ("++-", State.PARTLY, True),
         ("++=", State.NOT, True),
         ("++?", State.NOT_WHOLLY, True),
@@ -81,11 +80,9 @@ VERDICTS = {
         ("+=+", State.INCONCLUSIVE, False),
         ("==?", State.NO_REGRESSION, False),
         ("=+?", State.NO_REGRESSION, True),
-        ("?=?", State.INCONCLUSIVE, False),
         ("?+?", State.INCONCLUSIVE, True),
         # Two of the three hold the same: nobody is accused without a regression that was measured.
         ("++s", State.NOT, True),
-        ("--s", State.NO_REGRESSION, False),
         ("??s", State.INCONCLUSIVE, False),
         ("00s", State.NOT_MEASURED, False),
         ("s00", State.NO_REGRESSION, False),
