@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from asv_bench.git.repository import Commit
 from asv_bench.measure.samples import (
@@ -25,6 +26,9 @@ from tests.simulations.commits import RoundsOfPairs
 BASE, HEAD = "b" * 40, "c" * 40
 FIRST_LOOK = 6
 """Pairs that are enough for a clear case where no pool of earlier differences is known."""
+
+Answer = tuple[int, str, dict[str, Any]]
+"""What a command gave: its exit code, all that it printed with single spaces, and its record."""
 
 
 def reading(commit: str, benchmark: str, value: float, device: str = "cpu") -> Reading:
