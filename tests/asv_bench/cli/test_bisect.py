@@ -126,9 +126,7 @@ def test_the_outcome_is_said_recorded_and_an_exit_code(
     assert plan["margin"] == plan["minimum_effect"] == (0.1 if "--margin" in options else 0.01)
 
 
-def test_a_bisection_goes_on_where_it_was_interrupted_and_starts_over_after_its_answer(
-    bench: Bench,
-) -> None:
+def test_a_bisection_goes_on_where_it_was_interrupted(bench: Bench) -> None:
     bench.with_step(8, after=6)
     code, said, record = bench.run()
     assert (code, bench.measured) == (ExitCode.INTERRUPTED, 6)
@@ -141,15 +139,8 @@ def test_a_bisection_goes_on_where_it_was_interrupted_and_starts_over_after_its_
     assert code == ExitCode.REGRESSION
     assert "going on with 6 pairs" in said
     assert len(record["samples"]) == bench.measured + 6
-    for seed, options, is_anew in ((7, ("--resume",), False), (8, (), True)):
-        bench.with_step(8, seed=seed)
-        _, said, record = bench.run(*options)
-        assert bench.measured == (len(record["samples"]) if is_anew else 0)
-    bench.with_step(8, after=6)
-    bench.run()
-    bench.with_step(8)
-    _, said, record = bench.run("--fresh")
-    assert "going on" not in said
+    bench.with_step(8, seed=7)
+    _, said, record = bench.run()
     assert len(record["samples"]) == bench.measured
 
 
