@@ -18,7 +18,7 @@ FAULTS = Path(__file__).with_name("faults")
 _ENTRY = re.compile(
     r"(?:#.*)?\n"
     r"|@@ (?P<file>.+)\n"
-    r"|@ (?P<check>tests|gpu|codegen): (?P<tests>.+?)(?: -k (?P<only>.+))?\n"
+    r"|@ (?P<check>tests|thorough|gpu|codegen): (?P<tests>.+?)(?: -k (?P<only>.+))?\n"
     r"|(?P<why>[^-+@\n].*)\n(?P<original>(?:-.*\n)+)(?P<replacement>(?:\+.*\n)*)"
 )
 

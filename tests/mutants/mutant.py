@@ -28,8 +28,9 @@ class Mutant:
     only
         As pytest's ``-k``; empty for all tests of the files.
     check
-        "tests" runs them through Triton's interpreter, "gpu" compiled on a GPU, and "codegen"
-        without either: it compiles kernels for sm_90, and `only` is a part of their names.
+        "tests" runs them through Triton's interpreter, "thorough" does so with those that are
+        marked as thorough, "gpu" compiled on a GPU, and "codegen" without either: it compiles
+        kernels for sm_90, and `only` is a part of their names.
     """
 
     file: str
@@ -38,7 +39,7 @@ class Mutant:
     why: str
     tests: tuple[str, ...]
     only: str = ""
-    check: Literal["tests", "gpu", "codegen"] = "tests"
+    check: Literal["tests", "thorough", "gpu", "codegen"] = "tests"
 
     @property
     def title(self) -> str:

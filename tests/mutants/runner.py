@@ -92,7 +92,7 @@ class Tree:
         worker = self._workers[check]
         output = self._folder / f"{check}.out"
         request = {
-            "arguments": [*_PYTEST, *arguments],
+            "arguments": [*_PYTEST, *(("-m", check) if check == "thorough" else ()), *arguments],
             "timeout_s": timeout_s,
             "output": str(output),
         }
@@ -116,7 +116,7 @@ class Tree:
             environment.pop(variable, None)
         if check == "gpu":
             environment["KVTRAIL_REQUIRE"] = "gpu"
-        elif check == "tests":
+        elif check != "codegen":
             environment |= {"TRITON_INTERPRET": "1", "KVTRAIL_REQUIRE": "interpreter"}
         return environment
 
