@@ -256,10 +256,11 @@ class Slowed(ScriptedPairs):
         return {name: replace(pair, base=base, head=head)}
 
 
-def test_a_clock_that_the_head_lowers_is_said_before_the_verdict_and_recorded(
+def test_each_pair_is_said_where_asked_and_a_clock_that_the_head_lowers_before_the_verdict(
     scripted: Scripted,
 ) -> None:
-    _, said, record = scripted(Slowed(lambda name, number: 1.03 + number / 1e5))
+    _, said, record = scripted(Slowed(lambda name, number: 1.03 + number / 1e5), "--verbose")
+    assert "pair 1 of b: +3.00 %" in said
     finding = "1980 MHz for the base, 1920 MHz for the head (-3.0 %"
     assert said.index(finding) < said.index("b: slower")
     assert any(finding in warning for warning in record["warnings"])
