@@ -85,7 +85,6 @@ class ScriptedPairs(RoundsOfPairs):
     busy: dict[str, int] = field(default_factory=dict)
     most_busy: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    prepares_together: bool = False
 
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         if commit in self.unusable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import queue
 import shutil
 import subprocess
@@ -112,6 +113,9 @@ class Tree:
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
         }
+        if platform.machine() == "x86_64":
+            # As tests/conftest.py has it, which comes too late where a worker has numpy already.
+            environment["OPENBLAS_CORETYPE"] = "Sandybridge"
         for variable in ("TRITON_INTERPRET", "KVTRAIL_REQUIRE"):
             environment.pop(variable, None)
         if check == "gpu":
