@@ -130,25 +130,16 @@ def test_todays_ruler_measures_the_tree_of_a_linked_worktree_as_it_stands(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("fixed", "HEAD~1"), "partly fixed"),
-        (("bisect", "HEAD~1", "--files"), "engine/__init__.py makes it slower: +100.00 %"),
-    ],
-)
-def test_other_verbs_ask_of_the_engine_too(
-    toy: ToyProject, words: tuple[str, ...], sentence: str
-) -> None:
+def test_the_file_of_the_engine_is_found_among_what_is_measured(toy: ToyProject) -> None:
     (toy.root / "kernels" / "more.py").write_text("")
+    (toy.root / "README.md").write_text("not measured\n")
     toy.set_engine(4)
-    toy.commit("slower, of two files")
-    toy.set_engine(3)
-    toy.commit("less slow")
+    toy.commit("slower, of three files")
     before = toy.git("status", "--porcelain"), toy.git("count-objects")
-    code, said, _ = ask(toy.root, *words, "-b", STEP)
-    assert sentence in said
+    code, said, record = ask(toy.root, "bisect", "HEAD", "--files", "-b", STEP)
+    assert "engine/__init__.py makes it slower: +100.00 %" in said
     assert code == 3
+    assert record["settings"]["files"] == ["engine/__init__.py", "kernels/more.py"]
     assert (toy.git("status", "--porcelain"), toy.git("count-objects")) == before
 
 
