@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,10 +30,8 @@ STEP = r"Toy\.track_step"
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> ToyProject:
-    """Engines 1, 2 and 2 again; one that cannot be imported; none."""
+    """Engines 1 and 2, which is HEAD; one that cannot be imported; none."""
     project = make_project(tmp_path_factory.mktemp("toy") / "project", commits=2)
-    (project.root / "kernels" / "harmless.py").write_text("")
-    project.commits.append(project.commit("harmless"))
     (project.root / "engine" / "__init__.py").write_text("raise RuntimeError('planted')\n")
     project.commits.append(project.commit("broken"))
     project.git("rm", "--quiet", "-r", "engine")
@@ -63,7 +62,7 @@ def test_a_planted_slowdown_is_found(toy: ToyProject, tmp_path: Path) -> None:
     page = tmp_path / "pages" / "summary.md"
     patterns = ("-b", STEP, "-b", "track_process", "-b", "Broken")
     code, said, record = ask(
-        *(toy.root, "compare", "HEAD~2", "HEAD~1", *patterns, "--pairs", "8"),
+        *(toy.root, "compare", "HEAD~1", "HEAD", *patterns, "--pairs", "8"),
         *("--markdown", str(page)),
     )
     assert code == 3
@@ -96,17 +95,14 @@ def test_a_planted_slowdown_is_found(toy: ToyProject, tmp_path: Path) -> None:
     assert len({values[0] for values in processes.values()}) == len(processes) > 0
 
 
-def test_the_same_engine_and_kernels_are_not_measured(toy: ToyProject, tmp_path: Path) -> None:
+def test_the_same_engine_and_kernels_are_not_measured(toy: ToyProject) -> None:
     (toy.root / "README.md").write_text("only this is new\n")
-    documented = toy.commit("document it")
-    page = tmp_path / "summary.md"
-    options = ("-b", "Toy", "--gate", "none", "--markdown", str(page))
-    code, said, record = ask(toy.root, "compare", "HEAD~1", "HEAD", *options)
+    toy.commit("document it")
+    code, said, record = ask(toy.root, "compare", "HEAD~1", "HEAD", "-b", "Toy")
     assert code == record["results"]["exit_code"] == 0
     assert "the same in both, nothing to measure; --anyway measures" in said
     assert {one["verdict"] for one in record["results"]["comparisons"]} == {"same"}
     assert record["samples"] == []
-    assert f"**{documented[:8]}** document it against" in page.read_text()
 
 
 @pytest.mark.thorough
@@ -146,8 +142,8 @@ def test_the_file_of_the_engine_is_found_among_what_is_measured(toy: ToyProject)
 @pytest.mark.parametrize(
     ("commit", "expected", "complaint"),
     [
-        (3, 1, "cannot be measured: RuntimeError: planted"),
-        (4, 5, "has no 'engine' package"),
+        (2, 1, "cannot be measured: RuntimeError: planted"),
+        (3, 5, "has no 'engine' package"),
     ],
 )
 def test_an_unusable_commit_is_a_sentence_and_an_exit_code(
@@ -257,16 +253,13 @@ def test_each_pair_is_said_where_asked_and_a_clock_that_the_head_lowers_before_t
     assert any(finding in warning for warning in record["warnings"])
 
 
-def children_of(folder: Path) -> list[Path]:
-    """Running processes that belong to a toy's comparison."""
-    found = []
+def is_measuring(folder: Path) -> bool:
+    """Whether a process of a toy's comparison runs."""
     for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
+        with suppress(OSError):
             if f"ASV_ENV_DIR={folder}".encode() in path.read_bytes():
-                found.append(path)
-        except OSError:
-            continue
-    return found
+                return True
+    return False
 
 
 @pytest.mark.parametrize(
@@ -293,7 +286,7 @@ def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
     )
     measured, folder = toy.root / ".asv" / "log", toy.root / ".asv" / "verdicts"
     deadline = time.monotonic() + 120
-    while not children_of(folder) or not any(
+    while not is_measuring(folder) or not any(
         path.read_text().count('"part":') > 1 for path in measured.glob("*.jsonl")
     ):
         assert time.monotonic() < deadline
@@ -301,7 +294,7 @@ def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
     process.send_signal(number)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert not children_of(folder)
+    assert not is_measuring(folder)
     assert not list(scratch.iterdir())
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["results"]["interrupted"] is True
