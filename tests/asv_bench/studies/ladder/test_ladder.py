@@ -39,7 +39,7 @@ from asv_bench.studies.ladder.rung_counters import COUNTERS
 from asv_bench.studies.ladder.rung_process import RungAnswer, RungProcesses, RungSettings
 from asv_bench.studies.ladder.rung_run import STEP_TIME
 from asv_bench.studies.ladder.rungs import RUNGS, Rung
-from asv_bench.workloads.run_sample import RequestTrace, RunSample
+from asv_bench.workloads.drive import RequestTrace, RunSample
 
 ON_CPU = [rung for rung in RUNGS if rung.needs == "any"]
 
