@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from packaging.requirements import Requirement
@@ -21,33 +22,10 @@ from asv_bench.session.exit_codes import ExitCode
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"lint", "types", "tests"}
 HEAVY = {
-    "bench",
-    "bisect",
-    "bundle",
-    "calibrate",
-    "changes",
-    "codegen",
-    "compare",
-    "docs",
-    "explain",
-    "fixed",
-    "fleet",
-    "headline",
-    "peers",
-    "memcheck",
-    "counters",
-    "history",
-    "kernels",
-    "ladder",
-    "lock",
-    "mutants",
-    "profile",
-    "report",
-    "roofline",
-    "run",
-    "scheduler",
-    "stack",
-    "streaming",
+    *("bench", "bisect", "bundle", "calibrate", "changes", "codegen", "compare", "counters"),
+    *("docs", "explain", "fixed", "fleet", "headline", "history", "kernels", "ladder", "lock"),
+    *("memcheck", "mutants", "peers", "profile", "report", "roofline", "run", "scheduler"),
+    *("stack", "streaming"),
 }
 
 
@@ -65,7 +43,7 @@ def nox(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def listed(**environ: str) -> list[dict]:
+def listed(**environ: str) -> list[dict[str, Any]]:
     """List the documented sessions; nox refuses a name that does not exist."""
     finished = nox("--list", "--json", "-s", *sorted(QUICK | HEAVY), **environ)
     assert finished.returncode == 0, finished.stderr
@@ -73,7 +51,7 @@ def listed(**environ: str) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def sessions() -> list[dict]:
+def sessions() -> list[dict[str, Any]]:
     return listed()
 
 
@@ -87,160 +65,137 @@ def noxfile() -> ModuleType:
     return module
 
 
-def test_sessions_are_the_documented_ones(sessions):
-    assert {session["name"] for session in sessions} == QUICK | HEAVY
-    assert all(session["description"] for session in sessions)
-    every = re.findall(r"^[*-] (\w+)", nox("--list").stdout, flags=re.MULTILINE)
-    assert set(every) == QUICK | HEAVY
+class Ran(NamedTuple):
+    """A command of a session, and how it is run."""
 
-
-def test_quick_sessions_run_by_default():
-    selected = re.findall(r"^\* (\w+)", nox("--list").stdout, flags=re.MULTILINE)
-    # The stack is no default of its own: the others require it.
-    assert set(selected) == QUICK | {"stack"}
-
-
-@pytest.mark.parametrize("name", ["kernels", "codegen"])
-def test_each_triton_where_no_host_lends_one(sessions, name):
-    found = [s["session"] for s in sessions if s["name"] == name]
-    assert found == [f"{name}({triton})" for triton in ("locked", "3.6.0", "3.9.0")]
-
-
-def test_ci_runs_kernels_and_codegen_on_each_triton(sessions):
-    run, workflow = (ROOT / path for path in (".ci/run", ".github/workflows/cpu.yml"))
-    named = re.findall(r"(?:kernels|codegen)\([\w.]+\)", run.read_text() + workflow.read_text())
-    every = {s["session"] for s in sessions if s["name"] in ("kernels", "codegen")}
-    # `tests` has the kernels' on the locked Triton.
-    assert set(named) == every - {"kernels(locked)"}
-
-
-def test_kernel_tests_are_all_of_them_where_none_is_named(noxfile):
-    options = ["-x", "-k", "kernels"]
-    assert noxfile.kernel_tests(options, on_gpu=False) == ["tests/kernels", *options]
-    with_engine = noxfile.kernel_tests([], on_gpu=True)
-    assert with_engine[0] == "tests/kernels"
-    assert len(with_engine) > 1
-    assert all(
-        re.fullmatch(r"tests/engine/(\w+/)?test_\w*on_gpu\.py", path) for path in with_engine[1:]
-    )
-
-
-@pytest.mark.parametrize("start", ["", "./", f"{ROOT}/"])
-def test_kernel_tests_are_those_that_are_named(noxfile, start):
-    named = ["-x", f"{start}tests/kernels/attention/test_append.py::test_it"]
-    assert noxfile.kernel_tests(named, on_gpu=True) == named
-
-
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_kernel_tests_run_in_several_processes_on_a_gpu_too(noxfile, monkeypatch, has_gpu):
-    ran: list[tuple[str, ...]] = []
-    session = SimpleNamespace(posargs=[], run=lambda *command, env: ran.append(command))
-    monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=has_gpu))
-    for name in ("_provide", "_choose_triton"):
-        monkeypatch.setattr(noxfile, name, lambda *_: None)
-    noxfile.kernels.func(session, None)
-    [command] = ran
-    assert {"--numprocesses=auto", "--dist=loadgroup"} <= set(command)
-    assert "tests/kernels" in command
-
-
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_machine_code_is_checked_with_a_gpu_or_without_one(noxfile, monkeypatch, has_gpu):
-    ran: list[tuple[tuple[str, ...], dict[str, str | None]]] = []
-    session = SimpleNamespace(
-        posargs=["-k", "draw"], run=lambda *command, env: ran.append((command, env))
-    )
-    monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=has_gpu))
-    for name in ("_provide", "_choose_triton"):
-        monkeypatch.setattr(noxfile, name, lambda *_: None)
-    noxfile.codegen.func(session, None)
-    [(command, env)] = ran
-    [path] = [word for word in command if word.endswith(".py")]
-    assert (ROOT / path).is_file()
-    assert command[-2:] == ("-k", "draw")
-    assert env == {"TRITON_INTERPRET": None, "KVTRAIL_REQUIRE": None}
-
-
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_the_rulers_tests_have_a_gpu_for_themselves(noxfile, monkeypatch, has_gpu):
-    ran: list[tuple[str, ...]] = []
-    session = SimpleNamespace(posargs=[], run=lambda *command, env: ran.append(command))
-    monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=has_gpu))
-    monkeypatch.setattr(noxfile, "_provide", lambda *_: None)
-    noxfile.tests.func(session)
-    spread = ["--numprocesses=auto" in command for command in ran]
-    assert spread == [not has_gpu, True]
-
-
-@pytest.mark.parametrize(("name", "line"), [("compare", "compare"), ("roofline", "lab roofline")])
-@pytest.mark.parametrize("ci", ["", "true"])
-def test_an_answer_fails_a_session_in_ci_only(noxfile, monkeypatch, name, line, ci):
-    ran: list[tuple[tuple[str, ...], list[int]]] = []
-    logged: list[str] = []
-
-    def run(*command: str, env: object, success_codes: list[int]) -> None:
-        ran.append((command, success_codes))
-
-    monkeypatch.setenv("CI", ci)
-    monkeypatch.setattr(noxfile, "_provide", lambda *_: None)
-    session = SimpleNamespace(posargs=["A", "B"], run=run, log=logged.append)
-    vars(noxfile.nox.registry.get()[name])["func"](session)
-    answers = [3, 4] if name == "compare" and not ci else []
-    command = ("python", "-m", "asv_bench", *line.split(), "A", "B")
-    assert ran == [(command, [0, *answers])]
-    assert len(logged) == bool(answers)
+    command: tuple[str, ...]
+    how: dict[str, Any]
 
 
 @pytest.fixture
-def checked(noxfile, monkeypatch, tmp_path) -> Callable[..., list[tuple[tuple[str, ...], dict]]]:
-    """What `memcheck` runs with such arguments, on what passes for a GPU host."""
-    (tmp_path / "compute-sanitizer").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=True))
-    monkeypatch.setattr(noxfile, "_provide", lambda *_: None)
+def run(noxfile, monkeypatch) -> Callable[..., list[Ran]]:
+    """What a session runs with such arguments, on a host with a GPU or without one."""
+    for name in ("_provide", "_choose_triton"):
+        monkeypatch.setattr(noxfile, name, lambda *_: None)
 
-    def run(*posargs: str) -> list[tuple[tuple[str, ...], dict]]:
-        ran: list[tuple[tuple[str, ...], dict]] = []
+    def of(name: str, *posargs: str, has_gpu: bool = False) -> list[Ran]:
+        monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=has_gpu))
+        ran: list[Ran] = []
 
         def refuse(sentence: str) -> None:
             raise RuntimeError(sentence)
 
         session = SimpleNamespace(
-            posargs=posargs,
-            run=lambda *command, env, external: ran.append((command, env)),
+            posargs=list(posargs),
+            run=lambda *command, **how: ran.append(Ran(command, how)),
             log=lambda _: None,
             error=refuse,
         )
-        noxfile.memcheck.func(session)
+        given = (session, None) if name in ("kernels", "codegen") else (session,)
+        noxfile.nox.registry.get()[name].func(*given)
         return ran
 
-    return run
+    return of
 
 
-def test_memory_is_checked_under_the_sanitizer_that_fails_for_an_error(checked, noxfile):
-    plain, graphs, allocations = checked()
-    assert plain[0][:3] == ("python", "-m", "pytest")
-    for command, environment in (graphs, allocations):
+def test_sessions_are_the_documented_ones_and_quick_ones_run_by_default(sessions):
+    assert {session["name"] for session in sessions} == QUICK | HEAVY
+    assert all(session["description"] for session in sessions)
+    found = re.findall(r"^([*-]) (\w+)", nox("--list").stdout, flags=re.MULTILINE)
+    assert {name for _, name in found} == QUICK | HEAVY
+    # The stack is no default of its own: the others require it.
+    assert {name for mark, name in found if mark == "*"} == QUICK | {"stack"}
+
+
+@pytest.mark.parametrize("name", ["kernels", "codegen"])
+def test_each_triton_where_no_host_lends_one_and_in_ci(sessions, name):
+    found = [s["session"] for s in sessions if s["name"] == name]
+    assert found == [f"{name}({triton})" for triton in ("locked", "3.6.0", "3.9.0")]
+    texts = [(ROOT / path).read_text() for path in (".ci/run", ".github/workflows/cpu.yml")]
+    named = re.findall(rf"{name}\([\w.]+\)", "".join(texts))
+    # `tests` has the kernels' on the locked Triton.
+    assert set(named) == {*found} - {"kernels(locked)"}
+
+
+def test_the_tritons_are_the_ends_of_what_is_allowed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = map(Requirement, project["optional-dependencies"]["engine"])
+    [allowed] = [one.specifier for one in wanted if one.name == "triton"]
+    versions = ("3.5.0", "3.6.0", "3.9.0", "3.10.0")
+    assert [version in allowed for version in versions] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_kernel_tests_run_in_several_processes_and_all_where_none_is_named(run, has_gpu):
+    options = ["-x", "-k", "kernels"]
+    [(command, _)] = run("kernels", *options, has_gpu=has_gpu)
+    assert {"--numprocesses=auto", "--dist=loadgroup"} <= set(command)
+    paths = command[command.index("tests/kernels") + 1 : -len(options)]
+    assert command[-len(options) :] == tuple(options)
+    assert bool(paths) == has_gpu
+    assert all(re.fullmatch(r"tests/engine/(\w+/)?test_\w*on_gpu\.py", path) for path in paths)
+    for start in ("", "./", f"{ROOT}/"):
+        named = ("-x", f"{start}tests/kernels/attention/test_append.py::test_it")
+        [(command, _)] = run("kernels", *named, has_gpu=has_gpu)
+        assert command[-2:] == named
+        assert "tests/kernels" not in command
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_machine_code_is_checked_with_a_gpu_or_without_one(run, has_gpu):
+    [(command, how)] = run("codegen", "-k", "draw", has_gpu=has_gpu)
+    [path] = [word for word in command if word.endswith(".py")]
+    assert (ROOT / path).is_file()
+    assert command[-2:] == ("-k", "draw")
+    assert how["env"] == {"TRITON_INTERPRET": None, "KVTRAIL_REQUIRE": None}
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_the_rulers_tests_have_a_gpu_for_themselves(run, has_gpu):
+    spread = ["--numprocesses=auto" in command for command, _ in run("tests", has_gpu=has_gpu)]
+    assert spread == [not has_gpu, True]
+
+
+@pytest.mark.parametrize(("name", "line"), [("compare", "compare"), ("roofline", "lab roofline")])
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_an_answer_fails_a_session_in_ci_only(run, monkeypatch, name, line, ci):
+    monkeypatch.setenv("CI", ci)
+    answers = [ExitCode.REGRESSION, ExitCode.INCONCLUSIVE] if name == "compare" and not ci else []
+    [(command, how)] = run(name, "A", "B")
+    assert command == ("python", "-m", "asv_bench", *line.split(), "A", "B")
+    assert how["success_codes"] == [0, *answers]
+
+
+@pytest.fixture
+def sanitizer(tmp_path, monkeypatch) -> None:
+    """A host with compute-sanitizer."""
+    (tmp_path / "compute-sanitizer").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+@pytest.mark.usefixtures("sanitizer")
+def test_memory_is_checked_under_the_sanitizer_that_fails_for_an_error(run, noxfile):
+    plain, graphs, allocations = run("memcheck", has_gpu=True)
+    assert plain.command[:3] == ("python", "-m", "pytest")
+    for command, how in (graphs, allocations):
         assert command[: len(noxfile.SANITIZER)] == noxfile.SANITIZER
         assert "--error-exitcode" in command
         # Nothing may pass there that needs a GPU and finds none.
-        assert environment["KVTRAIL_REQUIRE"] == "gpu"
-    assert "PYTORCH_NO_CUDA_MEMORY_CACHING" not in graphs[1]
-    assert allocations[1]["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
-    assert checked("graphs") == [graphs]
+        assert how["env"]["KVTRAIL_REQUIRE"] == "gpu"
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING" not in graphs.how["env"]
+    assert allocations.how["env"]["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
+    assert run("memcheck", "graphs", has_gpu=True) == [graphs]
 
 
-def test_a_machine_or_a_name_for_which_memory_cannot_be_checked_is_refused(
-    checked, noxfile, monkeypatch
-):
+@pytest.mark.usefixtures("sanitizer")
+def test_a_machine_or_a_name_for_which_memory_cannot_be_checked_is_refused(run, monkeypatch):
     with pytest.raises(RuntimeError, match="no such name; there are plain, graphs, allocations"):
-        checked("graphs", "graph")
+        run("memcheck", "graphs", "graph", has_gpu=True)
+    with pytest.raises(RuntimeError, match="needs a GPU"):
+        run("memcheck")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RuntimeError, match="no compute-sanitizer"):
-        checked()
-    monkeypatch.setattr(noxfile, "TORCH", SimpleNamespace(has_gpu=False))
-    with pytest.raises(RuntimeError, match="needs a GPU"):
-        checked()
+        run("memcheck", has_gpu=True)
 
 
 def test_every_kernel_on_the_gpu_is_watched_with_allocations_of_its_own(noxfile):
@@ -256,18 +211,12 @@ def test_every_kernel_on_the_gpu_is_watched_with_allocations_of_its_own(noxfile)
         "attention/test_plans.py",  # Launches what the operations launch, which are watched.
     }
     torch_only = {
-        "test_backend.py",
-        "codegen/test_rules.py",
-        "test_compilation.py",
-        "tiles/test_table.py",
-        "test_importing.py",
-        "attention/test_ring_launch.py",
-        "tiles/test_launch.py",
+        *("test_backend.py", "test_compilation.py", "test_importing.py", "codegen/test_rules.py"),
+        *("attention/test_ring_launch.py", "tiles/test_table.py", "tiles/test_launch.py"),
         "tiles/test_linear_tile.py",
     }
-    expected = kernels - elsewhere - torch_only
-    watched_files = {name for name in watched if name.endswith(".py")}
-    assert watched_files == {f"tests/kernels/{name}" for name in expected}
+    expected = {f"tests/kernels/{name}" for name in kernels - elsewhere - torch_only}
+    assert {name for name in watched if name.endswith(".py")} == expected
     paths = [Path(a) for check in noxfile.CHECKS for a in check.arguments if a.startswith("tests")]
     assert all((ROOT / path).exists() for path in paths)
 
@@ -288,30 +237,25 @@ def test_every_graph_is_watched_where_it_can_be_captured(noxfile):
             assert all(any(word in name for word in left_out) for name in capturing), place
 
 
-def test_the_codes_that_are_answers_are_the_commands(noxfile):
-    assert (noxfile.SLOWER, noxfile.INCONCLUSIVE) == (ExitCode.REGRESSION, ExitCode.INCONCLUSIVE)
-
-
-def test_the_tritons_are_the_ends_of_what_is_allowed():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (wanted,) = (
-        one for one in project["optional-dependencies"]["engine"] if one.startswith("triton")
-    )
-    allowed = Requirement(wanted).specifier
-    assert [version in allowed for version in ("3.5.0", "3.6.0", "3.9.0", "3.10.0")] == [
-        False,
-        True,
-        True,
-        False,
-    ]
-
-
-def test_host_torch_decides_python_and_triton(make_host):
-    python = make_host()
-    sessions = listed(KVTRAIL_HOST_PYTHON=str(python))
-    by_name = {session["name"]: session for session in sessions}
+def test_a_hosts_torch_decides_python_and_triton_and_stays_the_only_one(make_host, tmp_path):
+    """Offline, beside a host that has everything, the stack succeeds by installing nothing."""
+    names = re.findall(r"^([\w.-]+)==([\w.]+)$", (ROOT / ".ci/locks/cpu.txt").read_text(), re.M)
+    host = dict(names) | {"triton": "3.6.0", "numpy": "2.5.2"}
+    del host["torch"]
+    python = make_host(others=host)
+    by_name = {session["name"]: session for session in listed(KVTRAIL_HOST_PYTHON=str(python))}
     assert by_name["kernels"]["session"] == "kernels(host)"
     assert {by_name[n]["python"] for n in ("stack", "tests", "bench")} == {str(python)}
+    # A host's torch may lack what its metadata asks for: pip must not even be asked about it.
+    [metadata] = python.parents[1].glob("lib/python*/site-packages/torch-*.dist-info/METADATA")
+    metadata.write_text(metadata.read_text() + "Requires-Dist: no-such-package\n")
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+    words = ("--envdir", str(tmp_path / "nox"), "-s", "stack")
+    finished = nox(*words, KVTRAIL_HOST_PYTHON=str(python), **offline)
+    assert finished.returncode == 0, finished.stderr
+    assert f"torch 2.11.0+cu130 (CUDA 13.0) and Triton 3.6.0 of {python}" in finished.stderr
+    [packages] = (tmp_path / "nox" / "stack").glob("lib/python*/site-packages")
+    assert not {"torch", "triton", "numpy"} & {path.name for path in packages.iterdir()}
 
 
 def test_unusable_host_python_is_a_sentence(make_host):
@@ -319,31 +263,6 @@ def test_unusable_host_python_is_a_sentence(make_host):
     assert finished.returncode == 1
     assert "has no torch; it must name an interpreter that has one" in finished.stderr
     assert "Traceback" not in finished.stderr
-
-
-def test_stack_on_a_host_installs_only_what_is_missing(make_host, tmp_path):
-    """Offline, beside a host that has everything, the session succeeds by installing nothing."""
-    names = re.findall(r"^([\w.-]+)==([\w.]+)$", (ROOT / ".ci/locks/cpu.txt").read_text(), re.M)
-    host = dict(names) | {"triton": "3.6.0", "numpy": "2.5.2"}
-    del host["torch"]
-    python = make_host(others=host)
-    # A host's torch may lack what its metadata asks for: pip must not even be asked about it.
-    [metadata] = python.parents[1].glob("lib/python*/site-packages/torch-*.dist-info/METADATA")
-    metadata.write_text(metadata.read_text() + "Requires-Dist: no-such-package\n")
-    finished = nox(
-        "--envdir",
-        str(tmp_path / "nox"),
-        "-s",
-        "stack",
-        KVTRAIL_HOST_PYTHON=str(python),
-        PIP_NO_INDEX="1",
-        PIP_FIND_LINKS="",
-        PIP_CONFIG_FILE=os.devnull,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert f"torch 2.11.0+cu130 (CUDA 13.0) and Triton 3.6.0 of {python}" in finished.stderr
-    [packages] = (tmp_path / "nox" / "stack").glob("lib/python*/site-packages")
-    assert not {"torch", "triton", "numpy"} & {path.name for path in packages.iterdir()}
 
 
 def test_ci_runs_the_readmes_test_command():
