@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mutants import __main__ as command
 from mutants.catalog import MUTANTS
-from mutants.mutant import Mutant, MutantError
+from mutants.mutant import Mutant
 from mutants.runner import COPIED, Outcome, Result, run_mutants, unmutated_failure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,12 +22,21 @@ def mutant(original: str, replacement: str, only: str = "", file: str = KERNEL) 
 KILLED = mutant("return x + 1", "return x - 1")
 SURVIVING = mutant("UNUSED = 3", "UNUSED = 4")
 MISSING = mutant("return x * 2", "return x")
-TWICE = mutant("return", "pass")
-SAME = mutant("UNUSED = 3", "UNUSED = 3")
-ELSEWHERE = mutant("a", "b", file="kernels/none.py")
-UNIMPORTABLE = mutant("def next_one(x):", "def next_one(x:")
-UNTESTED = mutant("return x + 1", "return x - 1", only="no_such_test")
-ENDING = mutant("return x + 1", "import os; os.abort()")
+CAME_OUT: dict[Mutant, tuple[Result, str]] = {
+    KILLED: ("killed", "tests/test_toy.py::test_it"),
+    SURVIVING: ("survived", ""),
+    mutant("return x + 1", "import os; os.abort()"): ("killed", "signal 6"),
+    mutant("return x + 1", "while True: pass"): ("killed", "no end after 3 s"),
+    MISSING: ("error", "kernels/toy.py exactly once, but is no longer found"),
+    mutant("return", "pass"): ("error", "but is found 2 times"),
+    mutant("UNUSED = 3", "UNUSED = 3"): ("error", "the mutant changes nothing"),
+    mutant("a", "b", file="kernels/none.py"): ("error", "there is no kernels/none.py"),
+    mutant("def next_one(x):", "def next_one(x:"): ("error", "pytest could not run"),
+    mutant("return x + 1", "return x", only="no_such_test"): (
+        "error",
+        "no test is selected by -k no_such",
+    ),
+}
 
 
 @pytest.fixture
@@ -35,11 +44,10 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tree of one function and its test, which need no torch: workers find empty modules."""
     empty = ("torch.py", "triton.py")
     monkeypatch.setattr("mutants.runner.COPIED", (*COPIED, *empty))
-    for name in empty:
+    for folder in ("kernels", "tests"):
+        (tmp_path / folder).mkdir()
+    for name in (*empty, "kernels/__init__.py"):
         (tmp_path / name).touch()
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "kernels" / "__init__.py").touch()
     (tmp_path / "kernels" / "toy.py").write_text(
         "UNUSED = 3\n\n\ndef next_one(x):\n    return x + 1\n\n\ndef same(x):\n    return x\n"
     )
@@ -49,44 +57,20 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(toy: Path, *mutants: Mutant, jobs: int = 1) -> list[Outcome]:
-    seen: list[Outcome] = []
-    outcomes = run_mutants(toy, mutants, jobs, seen.append)
-    assert sorted(map(repr, seen)) == sorted(map(repr, outcomes))
-    return outcomes
-
-
-def test_a_killed_and_a_surviving_mutant_are_told_apart(toy: Path) -> None:
+def test_killed_surviving_and_wrong_mutants_are_told_apart(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mutants.runner.TIMEOUT_S", 3)
     before = {path: path.read_bytes() for path in toy.rglob("*") if path.is_file()}
-    outcomes = run(toy, KILLED, SURVIVING, KILLED, ENDING, jobs=2)
-    assert [one.result for one in outcomes] == ["killed", "survived", "killed", "killed"]
-    assert outcomes[0].what == "tests/test_toy.py::test_it"
-    assert "signal 6" in outcomes[3].what
+    seen: list[Outcome] = []
+    # The last of each copy finds it sound again.
+    outcomes = run_mutants(toy, [*CAME_OUT, KILLED, KILLED], 2, seen.append)
+    assert sorted(map(repr, seen)) == sorted(map(repr, outcomes))
+    for outcome in outcomes:
+        result, words = CAME_OUT[outcome.mutant]
+        assert (outcome.result, words in outcome.what) == (result, True), outcome
     after = {path: path.read_bytes() for path in toy.rglob("*") if path.is_file()}
     assert after == before, "the tree itself is never changed"
-
-
-def test_a_mutant_that_says_nothing_is_an_error(toy: Path) -> None:
-    broken = {
-        MISSING: "kernels/toy.py exactly once, but is no longer found",
-        TWICE: "but is found 2 times",
-        SAME: "the mutant changes nothing",
-        ELSEWHERE: "there is no kernels/none.py",
-        UNIMPORTABLE: "pytest could not run",
-        UNTESTED: "no test is selected by -k no_such_test",
-    }
-    # One after each is run in the same copy, which must be sound again.
-    outcomes = run(toy, *(one for pair in broken for one in (pair, KILLED)))
-    for outcome, sentence in zip(outcomes[::2], broken.values(), strict=True):
-        assert outcome.result == "error"
-        assert sentence in outcome.what
-    assert [one.result for one in outcomes[1::2]] == ["killed"] * len(broken)
-
-
-def test_an_endless_mutant_is_noticed(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mutants.runner.TIMEOUT_S", 1)
-    (outcome,) = run(toy, mutant("return x + 1", "while True: pass"))
-    assert (outcome.result, outcome.what) == ("killed", "no end after 1 s")
 
 
 def test_tests_that_fail_anyway_prove_nothing(toy: Path) -> None:
@@ -102,10 +86,7 @@ def test_tests_that_fail_anyway_prove_nothing(toy: Path) -> None:
     ],
 )
 def test_the_command_ends_as_its_mutants_do(
-    capsys: pytest.CaptureFixture[str],
-    results: tuple[Result, ...],
-    code: int,
-    said: str,
+    capsys: pytest.CaptureFixture[str], results: tuple[Result, ...], code: int, said: str
 ) -> None:
     outcomes = [Outcome(SURVIVING, result, "", 0.0) for result in results]
     assert command.report(outcomes, 1.0) == code
@@ -116,19 +97,15 @@ def test_what_needs_a_gpu_is_counted_and_not_run_without_one(
     toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     of_gpu = Mutant(KERNEL, "return x + 1", "return x", "because", TESTS, check="gpu")
-    monkeypatch.setattr(command, "MUTANTS", (KILLED, of_gpu, of_gpu))
-    assert command.main(["--no-gpu"], toy) == 0
-    assert "2 of 3 mutants are not run: they are of kernels that only a Hopper GPU runs" in (
-        " ".join(capsys.readouterr().out.split())
-    )
-    monkeypatch.setattr(command, "MUTANTS", (of_gpu,))
-    assert command.main(["--no-gpu"], toy) == 2
-    # With a GPU, those of the interpreter are left to machines without one.
-    monkeypatch.setattr(command, "MUTANTS", (KILLED, KILLED))
-    assert command.main(["--gpu"], toy) == 2
-    assert "2 of 2 mutants are not run: they run through" in (
-        " ".join(capsys.readouterr().out.split())
-    )
+    for mutants, option, code, words in (
+        ((KILLED, of_gpu), "--no-gpu", 0, "1 of 2 mutants are not run: they are of kernels that"),
+        ((of_gpu,), "--no-gpu", 2, "no mutant that can be run here"),
+        # With a GPU, those of the interpreter are left to machines without one.
+        ((KILLED,), "--gpu", 2, "1 of 1 mutants are not run: they run through"),
+    ):
+        monkeypatch.setattr(command, "MUTANTS", mutants)
+        assert command.main([option], toy) == code
+        assert words in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_mutant_of_the_catalog_can_be_planted_and_says_what_it_breaks() -> None:
@@ -138,12 +115,7 @@ def test_every_mutant_of_the_catalog_can_be_planted_and_says_what_it_breaks() ->
         assert all((ROOT / path).is_file() for path in one.tests)
     changes = [(one.file, one.original, one.replacement) for one in MUTANTS]
     assert len(set(changes)) == len(changes)
-
-
-def test_every_kernel_file_has_mutants() -> None:
     planted = [one.file for one in MUTANTS]
     for path in sorted((ROOT / "kernels").rglob("*.py")):
         if "@triton.jit" in path.read_text() or "@gluon.jit" in path.read_text():
             assert planted.count(path.relative_to(ROOT).as_posix()) >= 3, path.name
-    with pytest.raises(MutantError):
-        MISSING.planted_in("nothing of the kind")
