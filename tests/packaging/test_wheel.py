@@ -76,23 +76,21 @@ def test_metadata(wheel):
     # The second is that of uPlot, which draws the graphs of pages.
     assert found["License-Expression"] == "Apache-2.0 AND MIT"
     assert found["Version"] == asv_bench.__version__
-    required = [Requirement(line) for line in found.get_all("Requires-Dist")]
-    always = {one.name for one in required if one.marker is None}
-    assert always == {"msgspec", "numpy", "nvidia-ml-py", "rich", "scipy", "typer"}
-    by_extra = {
-        extra: {one.name for one in required if one.name not in always and _is_of(one, extra)}
-        for extra in found.get_all("Provides-Extra")
-    }
-    assert {"torch", "triton"} <= by_extra["engine"]
-    assert "asv" in by_extra["history"]
-    assert by_extra["transformers"] == {"transformers"}, "not needed to run"
-    names = zipfile.ZipFile(wheel).namelist()
-    assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert any(name.endswith("licenses/asv_bench/pages/uplot/LICENSE") for name in names)
 
+    def names(extra: str) -> set[str]:
+        lines = map(Requirement, found.get_all("Requires-Dist"))
+        return {
+            one.name for one in lines if not one.marker or one.marker.evaluate({"extra": extra})
+        }
 
-def _is_of(requirement: Requirement, extra: str) -> bool:
-    return requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
+    always = {"msgspec", "numpy", "nvidia-ml-py", "rich", "scipy", "typer"}
+    assert names("") == always
+    assert {"torch", "triton"} <= names("engine")
+    assert "asv" in names("history")
+    assert names("transformers") - always == {"transformers"}, "not needed to run"
+    packed = zipfile.ZipFile(wheel).namelist()
+    for licence in ("LICENSE", "asv_bench/pages/uplot/LICENSE"):
+        assert any(name.endswith(f"licenses/{licence}") for name in packed)
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +129,8 @@ def test_any_repository_is_compared_without_torch(without_torch: Path, tmp_path:
     before = toy.state()
     state = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path)}
     kvtrail = partial(subprocess.run, cwd=toy.root, env=state, capture_output=True, text=True)
-    done = kvtrail(
-        [without_torch / "kvtrail", "compare", "HEAD~1", "HEAD", "--quick", "--", *COMMAND]
-    )
+    words = ("compare", "HEAD~1", "HEAD", "--quick", "--", *COMMAND)
+    done = kvtrail([without_torch / "kvtrail", *words])
     assert done.returncode == 3, done.stdout + done.stderr
     assert "wall_s: slower" in done.stdout
     assert toy.state() == before
@@ -152,33 +149,32 @@ def test_a_users_own_package_called_engine_is_measured(without_torch: Path, tmp_
     toy.git("add", "engine.py")
     toy.commit("exec \"$1\" -c 'import engine; engine.run()'", "run the engine")
     python = str(without_torch / "python")
-    code = (
-        "from contextlib import ExitStack; from pathlib import Path; "
-        "from asv_bench.subjects.declared import DeclaredSubject; "
-        f"subject = DeclaredSubject.of_command(Path.cwd(), ('sh', 'bench.sh', {python!r})); "
-        "stack = ExitStack(); source = stack.enter_context(subject.pairs()); "
-        "print(source.prepare(subject.resolve('HEAD').hash)); stack.close()"
-    )
+    code = f"""
+from pathlib import Path
+from asv_bench.subjects.declared import DeclaredSubject
+subject = DeclaredSubject.of_command(Path.cwd(), ("sh", "bench.sh", {python!r}))
+with subject.pairs() as source:
+    print(source.prepare(subject.resolve("HEAD").hash))
+"""
     assert run(python, "-c", code, cwd=toy.root) == "{}\n"
 
 
 @pytest.mark.thorough
-def test_installs_into_a_clean_environment(wheel, tmp_path):
-    environment = tmp_path / "clean"
-    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)
-    python = environment / "bin" / "python"
-    [packages] = environment.glob("lib/python*/site-packages")
+def test_the_engine_runs_where_it_is_installed(wheel, tmp_path):
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "clean", cwd=tmp_path)
+    python = tmp_path / "clean" / "bin" / "python"
+    [packages] = (tmp_path / "clean").glob("lib/python*/site-packages")
     borrowed = [entry for entry in sys.path if entry.endswith("-packages")]
     (packages / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q")
     run(*pip, "--no-deps", "--no-index", wheel, cwd=tmp_path)
-    code = (
-        "import engine, kernels; print(engine.__file__); print(kernels.__file__); "
-        "e = engine.Engine(engine.EngineConfig(model='random:gpt2-tiny', device='cpu')); "
-        "print(len(e.generate([[1, 2, 3]], engine.SamplingParams(max_new_tokens=4, "
-        "ignore_eos=True))[0].token_ids))"
-    )
-    engine_file, kernels_file, tokens = run(python, "-c", code, cwd=tmp_path).split()
-    assert engine_file.startswith(str(packages))
-    assert kernels_file.startswith(str(packages))
+    code = """
+import engine, kernels
+config = engine.EngineConfig(model="random:gpt2-tiny", device="cpu")
+four = engine.SamplingParams(max_new_tokens=4, ignore_eos=True)
+[completion] = engine.Engine(config).generate([[1, 2, 3]], four)
+print(engine.__file__, kernels.__file__, len(completion.token_ids))
+"""
+    *files, tokens = run(python, "-c", code, cwd=tmp_path).split()
+    assert all(file.startswith(str(packages)) for file in files)
     assert tokens == "4"
