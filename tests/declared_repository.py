@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 from toy_repository import ToyRepository
@@ -12,36 +11,34 @@ from toy_repository import ToyRepository
 BENCH = "bench.py"
 
 
-@dataclass(frozen=True)
-class DeclaredRepository:
+class DeclaredRepository(ToyRepository):
     """A toy repository whose commits are texts of bench.py."""
-
-    toy: ToyRepository
 
     @classmethod
     def make(cls, root: Path, tables: str, *benches: str) -> DeclaredRepository:
         """A commit for each text of bench.py; the file with the tables is not committed."""
         root.mkdir(parents=True)
-        toy = ToyRepository(root)
+        made = cls(root)
         if benches:
             texts = map(textwrap.dedent, benches)
-            toy.begin(BENCH, *((text, f"change {number}") for number, text in enumerate(texts)))
+            made.begin(BENCH, *((text, f"change {number}") for number, text in enumerate(texts)))
         else:
-            toy.git("init", "-q", "-b", "main", "--template=")
-        (root / "kvtrail.toml").write_text(textwrap.dedent(tables), encoding="utf-8")
-        return cls(toy)
+            made.git("init", "-q", "-b", "main", "--template=")
+        made.declare(tables)
+        return made
 
     @property
-    def root(self) -> Path:
-        """Its folder."""
-        return self.toy.root
+    def toy(self) -> ToyRepository:
+        """Itself."""
+        return self
 
-    def commit(self, bench: str, message: str) -> str:
+    def declare(self, tables: str) -> None:
+        """Give it another kvtrail.toml."""
+        (self.root / "kvtrail.toml").write_text(textwrap.dedent(tables), encoding="utf-8")
+
+    def commit(self, script: str, message: str) -> str:
         """Commit another bench.py; its hash."""
-        (self.root / BENCH).write_text(textwrap.dedent(bench), encoding="utf-8")
-        self.toy.git("add", BENCH)
-        self.toy.git("commit", "-q", "--allow-empty", "-m", message)
-        return self.toy.git("rev-parse", "HEAD")
+        return self.change(message, {BENCH: textwrap.dedent(script)})
 
 
 # In a bench.py: up to 0.1 % less or more. Importing random takes longer than all else of a life.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +34,15 @@ class ToyRepository:
 
     def commit(self, script: str, message: str) -> str:
         """Commit another script; its hash."""
-        (self.root / SCRIPT).write_text(f"{script}\n")
-        self.git("add", SCRIPT)
+        return self.change(message, {SCRIPT: f"{script}\n"})
+
+    def change(self, message: str, files: Mapping[str, str] | None = None) -> str:
+        """Commit these files, where there are any, with all that was changed; the hash."""
+        for name, text in (files or {}).items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        self.git("add", "--all", "--", *(files or ["."]))
         self.git("commit", "-q", "--allow-empty", "-m", message)
         return self.git("rev-parse", "HEAD")
 

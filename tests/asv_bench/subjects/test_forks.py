@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import pytest
 import torch
 from toy_project import ROOT
 
-from asv_bench.measure.command_line import PythonCommand
 from asv_bench.measure.processes import Ended, Job, LifeFailed, Processes
 from asv_bench.process.environment import borrowed_paths, measured_environment, search_path
 from asv_bench.subjects.own_suite import PRELOAD
@@ -33,25 +32,21 @@ facts = {
     "signals": [str(signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGCHLD)],
     "descriptors": sorted(os.listdir("/proc/self/fd")), "group": os.getpgid(0) == os.getpid(),
     "cores": sorted(os.sched_getaffinity(0)), "collects": gc.isenabled(),
+    "own": [name for name in sys.modules if name.partition(".")[0] in ("engine", "asv_bench")],
 }
-"""
-TOKENS = """
-import sys
-from dataclasses import replace
-
-own = [name for name in sys.modules if name.partition(".")[0] in ("engine", "kernels", "asv_bench")]
 had_torch = "torch" in sys.modules
 
+from dataclasses import replace
 from asv_bench.workloads.drive import run_workload
 from asv_bench.workloads.named import WORKLOADS
 from engine import Engine
 
 workload = replace(WORKLOADS["streaming"].quick(), unique_prompts=True)
 engine = Engine(workload.engine_config("random:gpt2-tiny", device="cpu"))
-digest = run_workload(engine, workload, 1000).token_digest
-facts = {"own": own, "had_torch": had_torch, "digest": digest}
+facts["digest"] = run_workload(engine, workload, 1000).token_digest
+with open("facts.json", "w") as file:
+    json.dump({"had_torch": had_torch, "facts": facts}, file)
 """
-TELL = "\njson.dump(facts, open(sys.argv[1], 'w'))\n"
 
 
 @pytest.fixture
@@ -61,48 +56,38 @@ def processes() -> Iterator[Processes]:
     processes.stop()
 
 
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """Where the script of a life is written."""
+    return tmp_path / "script.py"
+
+
 def life_of(script: Path, *words: str, preload: Sequence[str] = ("json",), **more: str) -> Job:
     command = (sys.executable, "-P", str(script), *words)
     return Job(command, script.parent, {**measured_environment(), **more}, (), tuple(preload))
 
 
-@pytest.fixture
-def told(tmp_path: Path, processes: Processes) -> Callable[..., Any]:
-    """Runs a script in a fork, or from scratch, and returns its facts."""
-
-    def tell(code: str, *, preload: Sequence[str] = (), paths: Sequence[str] = ()) -> Any:
-        script, answer = tmp_path / "script.py", tmp_path / "facts.json"
-        script.write_text("import json, sys\n" + code + TELL)
-        path = search_path([*paths, *borrowed_paths()])
-        job = life_of(script, str(answer), "-x", "a b", preload=preload, PYTHONPATH=path)
-        processes.run(job, 120)
-        return json.loads(answer.read_text())
-
-    return tell
-
-
-def test_a_fork_finds_what_a_process_from_scratch_finds(
-    told: Callable[..., Any], tmp_path: Path
+def test_a_fork_finds_and_generates_what_a_process_from_scratch_does(
+    script: Path, processes: Processes
 ) -> None:
-    ours = [str(tmp_path / "commit"), str(tmp_path / "ruler")]
-    scratch = told(FACTS, paths=ours)
-    assert scratch["threads"] == 1
-    forked = [told(FACTS, preload=preload, paths=ours) for preload in (("json",), PRELOAD)]
-    assert forked == [scratch, scratch]
-
-
-def test_a_fork_generates_the_tokens_of_a_process_from_scratch(told: Callable[..., Any]) -> None:
-    scratch = told(TOKENS, paths=[str(ROOT)])
-    forked = [told(TOKENS, preload=PRELOAD, paths=[str(ROOT)]) for _ in range(2)]
-    assert (scratch["had_torch"], scratch["own"]) == (False, [])
+    path = search_path([str(script.parent / "commit"), str(ROOT), *borrowed_paths()])
+    script.write_text(FACTS)
+    told = []
     # The engine of one life is not in the next.
-    assert forked == [{**scratch, "had_torch": True}] * 2
+    for preload in ((), PRELOAD, PRELOAD):
+        processes.run(life_of(script, "-x", "a b", preload=preload, PYTHONPATH=path), 120)
+        told.append(json.loads(script.with_name("facts.json").read_text()))
+    assert [one["had_torch"] for one in told] == [False, True, True]
+    scratch = told[0]["facts"]
+    assert (scratch["threads"], scratch["own"]) == (1, [])
+    assert [one["facts"] for one in told] == [scratch] * 3
 
 
-def test_forks_find_what_a_function_remembers(told: Callable[..., Any]) -> None:
-    code = "import tempfile\nfacts = tempfile.tempdir"
-    assert told(code, preload=["tempfile"]) is None
-    assert told(code, preload=["tempfile", "tempfile:gettempdir"]) == tempfile.gettempdir()
+def test_forks_find_what_a_function_remembers(script: Path, processes: Processes) -> None:
+    script.write_text("import tempfile\nprint(tempfile.tempdir)")
+    for preload, found in (["tempfile"], None), (["tempfile:gettempdir"], tempfile.gettempdir()):
+        job = life_of(script, preload=preload)
+        assert processes.run(job, 60).said == f"{found}\n"
 
 
 def test_a_module_and_a_line_are_forked_too(tmp_path: Path, processes: Processes) -> None:
@@ -119,21 +104,9 @@ def test_a_module_and_a_line_are_forked_too(tmp_path: Path, processes: Processes
         assert processes.run(job, 60).said == "__main__ ['a b', 'c d'] True\nlast\n"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("make bench", "python", "python -c pass", "python a.py > out", "cd x && python a.py"),
-        *("X=1 python a.py", "python a.py *.json", "python a.py '$X'", "python `name`"),
-        "python 'a",
-    ],
-)
-def test_what_a_shell_would_do_is_no_script(line: str) -> None:
-    assert PythonCommand.of(line, {}) is None
-
-
 @pytest.mark.parametrize("name", ["with_thread", "shadowed"])
 def test_what_a_fork_would_not_survive_makes_it_a_process_from_scratch(
-    name: str, tmp_path: Path, processes: Processes
+    name: str, tmp_path: Path, script: Path, processes: Processes
 ) -> None:
     servers, own = tmp_path / "servers", tmp_path / "own"
     for folder in (servers, own):
@@ -143,7 +116,6 @@ def test_what_a_fork_would_not_survive_makes_it_a_process_from_scratch(
     (servers / "harmless.py").write_text("")
     # The life would find another module of this name.
     (own / "shadowed.py").write_text("")
-    script = tmp_path / "script.py"
     names = ("harmless", name)
     script.write_text(f"import sys\nprint(*(n for n in {names} if n in sys.modules))\n")
     said = []
@@ -155,13 +127,11 @@ def test_what_a_fork_would_not_survive_makes_it_a_process_from_scratch(
 
 
 def test_what_a_python_reads_at_its_start_and_what_is_installed_later_is_the_lifes_own(
-    processes: Processes, tmp_path: Path
+    processes: Processes, script: Path
 ) -> None:
-    site = tmp_path / "site"
+    site = script.with_name("site")
     site.mkdir()
     (site / "version.py").write_text("VERSION = 1\n")
-    script = tmp_path / "life" / "script.py"
-    script.parent.mkdir()
     script.write_text("import sys, version\nprint(version.VERSION, sys.flags.optimize)\n")
 
     def said(**more: str) -> str:
@@ -176,29 +146,21 @@ def test_what_a_python_reads_at_its_start_and_what_is_installed_later_is_the_lif
     assert said() == "10 0\n"
 
 
-def test_the_ends_of_forks_are_told_as_they_are(processes: Processes, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import os, sys\n"
-        "print('to its own file')\n"
-        "how = sys.argv[1]\n"
-        "if how == 'signal': sys.stdout.flush(); os.kill(os.getpid(), 11)\n"
-        "if how == 'raise': raise ArithmeticError('planted')\n"
-        "if how == 'exit': sys.exit('a last sentence')\n"
-        "if how == 'code': sys.exit(7)\n"
-    )
-    ended = processes.run(life_of(script, "well"), 60)
-    assert ended.said == "to its own file\n"
-    assert ended.peak_rss_bytes > 1_000_000
-    for how, code, words in (
-        ("signal", -11, "signal 11 ended it: to its own file"),
-        ("raise", 1, "ArithmeticError: planted"),
-        ("exit", 1, "a last sentence"),
-        ("code", 7, "exit code 7"),
+def test_the_ends_of_forks_are_told_as_they_are(processes: Processes, script: Path) -> None:
+    for line, code, words in (
+        ("sys.stdout.flush(); os.kill(os.getpid(), 11)", -11, "signal 11 ended it: to its own"),
+        ("raise ArithmeticError('planted')", 1, "ArithmeticError: planted"),
+        ("sys.exit('a last sentence')", 1, "a last sentence"),
+        ("sys.exit(7)", 7, "exit code 7"),
     ):
+        script.write_text(f"import os, sys\nprint('to its own file')\n{line}")
         with pytest.raises(LifeFailed, match=words) as failed:
-            processes.run(life_of(script, how), 60)
+            processes.run(life_of(script), 60)
         assert failed.value.code == code
+    # Where the process that should fork it cannot begin.
+    script.with_name("ends.py").write_text("import os\nprint('away', flush=True)\nos._exit(3)\n")
+    with pytest.raises(LifeFailed, match="the process that should fork it ended: away"):
+        processes.run(life_of(script, preload=["ends"], PYTHONPATH=str(script.parent)), 60)
 
 
 SLEEPS = """
@@ -212,9 +174,9 @@ if sys.argv[2] == "long":
 """
 
 
-def sleeper(folder: Path, number: int, length: str = "long") -> Job:
-    (folder / "script.py").write_text(SLEEPS)
-    return life_of(folder / "script.py", str(folder / f"pids-{number}"), length)
+def sleeper(script: Path, number: int, length: str = "long") -> Job:
+    script.write_text(SLEEPS)
+    return life_of(script, f"pids-{number}", length)
 
 
 def pids_in(folder: Path, number: int) -> list[int]:
@@ -227,52 +189,48 @@ def pids_in(folder: Path, number: int) -> list[int]:
 
 def await_ends(pids: Sequence[int]) -> None:
     """Wait until processes are gone, or dead and not yet reaped by whoever inherited them."""
-
-    def lives(pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        except OSError:
-            return False
-
     deadline = time.monotonic() + 120
-    while any(lives(pid) for pid in pids):
+    while any(stat_of(pid)[0] != "Z" for pid in pids):
         assert time.monotonic() < deadline, f"some of {pids} live on"
         time.sleep(0.01)
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def stat_of(pid: int) -> list[str]:
+    """State and parent of a process; "Z" of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["Z"]
 
 
-def test_what_a_fork_started_ends_with_it(processes: Processes, tmp_path: Path) -> None:
-    processes.run(sleeper(tmp_path, 0, "short"), 60)
-    await_ends(pids_in(tmp_path, 0))
+def server_of(life: int) -> int:
+    """The launcher of a life has a parent that forks."""
+    return int(stat_of(int(stat_of(life)[1]))[1])
 
 
-def test_one_fork_can_be_ended_while_another_lives(processes: Processes, tmp_path: Path) -> None:
-    with processes.started(sleeper(tmp_path, 2)) as second:
-        with processes.started(sleeper(tmp_path, 1)) as first:
-            pids = pids_in(tmp_path, 1)
+def test_one_fork_can_be_ended_while_another_lives(processes: Processes, script: Path) -> None:
+    processes.run(sleeper(script, 0, "short"), 60)
+    await_ends(pids_in(script.parent, 0))
+    with processes.started(sleeper(script, 2)) as second:
+        with processes.started(sleeper(script, 1)) as first:
+            pids = pids_in(script.parent, 1)
             assert not first.has_ended()
         await_ends(pids)
-        kept = pids_in(tmp_path, 2)
+        kept = pids_in(script.parent, 2)
         assert not second.has_ended()
     await_ends(kept)
     with pytest.raises(LifeFailed, match=r"did not end within 0\.5 s"):
-        processes.run(sleeper(tmp_path, 3), 0.5)
+        processes.run(sleeper(script, 3), 0.5)
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_forks_end_with_what_forks_them(processes: Processes, tmp_path: Path, how: str) -> None:
-    def run(number: int) -> Ended:
-        return processes.run(sleeper(tmp_path, number), 100)
-
+def test_forks_end_with_what_forks_them(processes: Processes, script: Path, how: str) -> None:
     with ThreadPoolExecutor(2) as pool:
-        ran: list[Future[Ended]] = [pool.submit(run, number) for number in (4, 5)]
-        pids = [*pids_in(tmp_path, 4), *pids_in(tmp_path, 5)]
-        # The launcher of a life, whose parent forks.
-        server = parent_of(parent_of(pids[0]))
-        launcher = parent_of(server)
+        ran: list[Future[Ended]] = [
+            pool.submit(processes.run, sleeper(script, number), 100) for number in (4, 5)
+        ]
+        pids = [*pids_in(script.parent, 4), *pids_in(script.parent, 5)]
+        server = server_of(pids[0])
         if how == "stopped":
             processes.stop()
         else:
@@ -280,38 +238,13 @@ def test_forks_end_with_what_forks_them(processes: Processes, tmp_path: Path, ho
         for one in ran:
             with pytest.raises(LifeFailed, match="signal 9 ended it"):
                 one.result(60)
-    await_ends([*pids, server, launcher])
+    await_ends([*pids, server])
     if how == "stopped":
         with pytest.raises(LifeFailed, match="measuring was stopped"):
-            run(6)
+            processes.run(sleeper(script, 6), 100)
     else:
         # Another one forks what comes.
-        processes.run(sleeper(tmp_path, 7, "short"), 60)
-
-
-def test_a_life_that_a_killed_server_was_still_asked_for_is_forked_by_another(
-    processes: Processes, tmp_path: Path
-) -> None:
-    with processes.started(sleeper(tmp_path, 9)):
-        server = parent_of(parent_of(pids_in(tmp_path, 9)[0]))
-        launcher = parent_of(server)
-        # Until its launcher has seen it, nobody knows that a server has ended.
-        os.kill(launcher, signal.SIGSTOP)
-        os.kill(server, signal.SIGKILL)
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(processes.run, sleeper(tmp_path, 10, "short"), 60)
-            time.sleep(0.2)
-            os.kill(launcher, signal.SIGCONT)
-            asked.result(60)
-
-
-def test_a_server_that_cannot_begin_is_named(processes: Processes, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("")
-    (tmp_path / "ends.py").write_text("import os\nprint('gone away', flush=True)\nos._exit(3)\n")
-    job = life_of(script, preload=["ends"], PYTHONPATH=str(tmp_path))
-    with pytest.raises(LifeFailed, match="the process that should fork it ended: gone away"):
-        processes.run(job, 60)
+        processes.run(sleeper(script, 7, "short"), 60)
 
 
 COMMAND = """
@@ -320,30 +253,27 @@ from pathlib import Path
 from asv_bench.measure.processes import Job, Processes
 from asv_bench.process.environment import measured_environment
 
-folder = Path(sys.argv[1])
-words = (sys.executable, str(folder / "script.py"), str(folder / "pids-8"), "long")
-Processes().run(Job(words, folder, measured_environment(), (), ("json",)), 100)
+words = (sys.executable, "script.py", "pids-8", "long")
+Processes().run(Job(words, Path.cwd(), measured_environment(), (), ("json",)), 100)
 """
 
 
-def test_a_command_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SLEEPS)
-    command = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": search_path([str(ROOT), *borrowed_paths()])},
-    )
-    pids = pids_in(tmp_path, 8)
-    server = parent_of(parent_of(pids[0]))
+def test_a_command_that_is_killed_leaves_no_process_behind(script: Path) -> None:
+    script.write_text(SLEEPS)
+    env = {**os.environ, "PYTHONPATH": search_path([str(ROOT), *borrowed_paths()])}
+    command = subprocess.Popen([sys.executable, "-c", COMMAND], cwd=script.parent, env=env)
+    pids = pids_in(script.parent, 8)
+    server = server_of(pids[0])
     command.kill()
     command.wait()
     await_ends([*pids, server])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_each_fork_sees_the_gpus_that_its_own_variable_names(
-    processes: Processes, tmp_path: Path
+def test_each_fork_sees_its_own_gpus_and_none_comes_of_a_server_that_has_used_one(
+    processes: Processes, script: Path
 ) -> None:
-    script = tmp_path / "script.py"
+    script.with_name("uses_gpu.py").write_text("import torch\ntorch.cuda.init()\n")
     script.write_text(
         "import sys\n"
         "is_forked = 'torch' in sys.modules\n"
@@ -351,27 +281,12 @@ def test_each_fork_sees_the_gpus_that_its_own_variable_names(
         "works = torch.cuda.device_count() and torch.ones(3, device='cuda').sum().item()\n"
         "print(is_forked, torch.cuda.device_count(), works)\n"
     )
-    said = [
-        processes.run(life_of(script, preload=PRELOAD, CUDA_VISIBLE_DEVICES=visible), 120).said
-        for visible in ("", "0", "", "0")
-    ]
-    assert said == ["True 0 0\n", "True 1 3.0\n"] * 2
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_server_that_has_used_a_gpu_forks_none_from_it(
-    processes: Processes, tmp_path: Path
-) -> None:
-    (tmp_path / "uses_gpu.py").write_text("import torch\ntorch.cuda.init()\n")
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys\n"
-        "is_forked = 'uses_gpu' in sys.modules\n"
-        "import torch\n"
-        "print(is_forked, torch.ones(3, device='cuda').sum().item())\n"
-    )
-    job = life_of(script, preload=["uses_gpu"], PYTHONPATH=str(tmp_path))
-    assert processes.run(job, 120).said == "False 3.0\n"
+    for visible, preload, said in (
+        *(("", PRELOAD, "True 0 0\n"), ("0", PRELOAD, "True 1 3.0\n")) * 2,
+        ("0", ("uses_gpu",), "False 1 3.0\n"),
+    ):
+        more = {"CUDA_VISIBLE_DEVICES": visible, "PYTHONPATH": str(script.parent)}
+        assert processes.run(life_of(script, preload=preload, **more), 120).said == said
 
 
 IN_TURNS = """
@@ -409,7 +324,7 @@ def test_lives_of_a_file_are_forks_that_take_turns(kvtrail: Any, declared, tmp_p
         """
     benches = (IN_TURNS.format(value=value, log=log) for value in (5.0, 5.3))
     made = declared(tables, *benches)
-    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--metric", "step_ms")
+    said = kvtrail(made, "compare", "HEAD~1", "HEAD", "--metric", "step_ms")
     assert said.verdicts == {"step_ms": "slower"}, said.text
     forked = said.record["results"]["others"]["is_forked"].values()
     assert {value for values in forked for value in values} == {2}
