@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import textwrap
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
+from measured_rounds import one_life
 from toy_repository import ToyRepository
+
+from asv_bench.measure.samples import Absence, Reading
+from asv_bench.subjects.choose import declared_by
+from asv_bench.subjects.declared import DeclaredSubject
 
 BENCH = "bench.py"
 
@@ -39,6 +45,24 @@ class DeclaredRepository(ToyRepository):
     def commit(self, script: str, message: str) -> str:
         """Commit another bench.py; its hash."""
         return self.change(message, {BENCH: textwrap.dedent(script)})
+
+    @property
+    def subject(self) -> DeclaredSubject:
+        """What its kvtrail.toml declares."""
+        return declared_by(self.root / "kvtrail.toml")
+
+    def prepared(self, word: str = "HEAD") -> Mapping[str, Absence]:
+        """What a commit or label lacks, after one life that is not measured."""
+        subject = self.subject
+        with subject.pairs() as source:
+            return source.prepare(subject.resolve(word).hash)
+
+    def lived(self, *metrics: str) -> Mapping[str, Reading]:
+        """The figures of one life of HEAD after the first; of what is declared, or of these."""
+        subject = self.subject
+        subject.choose([f"^{name}$" for name in metrics], None)
+        with subject.pairs() as source:
+            return one_life(source, subject.resolve("HEAD").hash)
 
 
 # In a bench.py: up to 0.1 % less or more. Importing random takes longer than all else of a life.
