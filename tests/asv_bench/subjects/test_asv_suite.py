@@ -24,10 +24,14 @@ CONF = {
     "benchmark_dir": "suite",
     "install_command": [f'in-dir={{build_dir}} FROM=bench.py python -c "{INSTALL}"'],
     "matrix": {"env": {"LEVEL": ["2"]}},
+    "default_benchmark_timeout": 1,
 }
 SUITE = """
-import os
+import os, time
 import toy
+
+timeout = 60
+CAN_WAIT = toy.value() > 5.2
 
 class Suite:
     params = ([1, 2],)
@@ -40,22 +44,10 @@ class Suite:
 
     def setup(self, level):
         if level == 2 and not hasattr(toy, "EVEN"):
-            raise NotImplementedError
-
-def time_nothing():
-    pass
-"""
-
-
-APART = """
-import os, time
-import toy
-
-timeout = 60
-CAN_WAIT = toy.value() > 5.2
+            raise NotImplementedError("not here")
 
 class Many:
-    params = ([8, 1], ["x" * 70_000])
+    params = ([8, 1], ["x" * 70_000])  # names longer than what a command line or a variable holds
 
     def peakmem_of(self, chunks, _):
         bytearray(chunks * 2 ** 25)
@@ -90,142 +82,60 @@ def track_late():
     return 1
 
 track_late.timeout = 0.5
-
-def setup_of_skipped():
-    raise NotImplementedError("not here")
-
-def track_skipped():
-    return 1
-
-track_skipped.setup = setup_of_skipped
 """
 
 
-def as_asv_writes(conf: dict[str, object]) -> str:
-    """A configuration, with comments as asv's own files have them."""
-    return f"// The configuration.\n{json.dumps(conf)}"
+def conf_of(**more: object) -> str:
+    """A configuration that says something more, with a comment as asv's own files have them."""
+    return f"// The configuration.\n{json.dumps({**CONF, **more})}"
 
 
-def suite_of(root: Path, **more: object) -> DeclaredRepository:
-    """A repository with a suite, whose configuration says something more."""
-    value = "import random\n\ndef value():\n    return {} * (1 + random.uniform(-0.001, 0.001))\n"
-    made = DeclaredRepository.make(root, "", value.format(5), value.format(5.5) + "EVEN = 1\n")
-    (made.root / "kvtrail.toml").unlink()
-    (made.root / "asv" / "suite").mkdir(parents=True)
-    (made.root / "asv" / "asv.conf.json").write_text(as_asv_writes({**CONF, **more}))
-    (made.root / "asv" / "suite" / "__init__.py").touch()
-    (made.root / "asv" / "suite" / "bench_toy.py").write_text(SUITE)
-    return made
+class Repository(DeclaredRepository):
+    """A repository with a suite, the second of whose commits is a tenth slower."""
+
+    @classmethod
+    def make(cls, root: Path, **more: object) -> Repository:
+        value = (
+            "import random\n\ndef value():\n    return {} * (1 + random.uniform(-0.001, 0.001))\n"
+        )
+        made = super().make(root, "", value.format(5), f"{value.format(5.5)}EVEN = 1\n")
+        (made.root / "kvtrail.toml").unlink()
+        made.suite.mkdir(parents=True)
+        (made.suite / "__init__.py").touch()
+        made.conf.write_text(conf_of(**more))
+        made.write("toy", SUITE)
+        return made
+
+    @property
+    def suite(self) -> Path:
+        return self.root / "asv" / "suite"
+
+    @property
+    def conf(self) -> Path:
+        return self.root / "asv" / "asv.conf.json"
+
+    @property
+    def named(self) -> tuple[str, str]:
+        return "--subject", str(self.conf)
+
+    def write(self, name: str, text: str) -> None:
+        (self.suite / f"bench_{name}.py").write_text(text)
 
 
 @pytest.mark.thorough
-def test_a_suite_is_compared(kvtrail, tmp_path: Path) -> None:
-    made = suite_of(tmp_path / "toy")
-    named = subject_of(made)
-    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD", *named, "-b", "track_value")
-    assert said.verdicts == {
-        "bench_toy.Suite.track_value(1)": "slower",
-        "bench_toy.Suite.track_value(2)": "not measured",
-    }, said.text
-    answer = said.answers["bench_toy.Suite.track_value(1)"]
-    assert answer["base_value"] == pytest.approx(10, rel=0.01)
+def test_a_suite_is_compared_and_every_benchmark_has_a_limit_and_a_state_of_its_own(
+    kvtrail, tmp_path: Path
+) -> None:
+    made = Repository.make(tmp_path / "toy")
+    made.write("default", "import time\n\ndef track_default():\n    time.sleep(60)\n")
+    said = kvtrail(made, "compare", "HEAD~1", "HEAD", "--quick", *made.named)
+    value = said.answers["bench_toy.Suite.track_value(1)"]
+    assert (said.code, value["verdict"]) == (3, "slower"), said.text
+    assert value["base_value"] == pytest.approx(10, rel=0.01)
     assert " things" in said.text
     # Each commit runs in an environment of its own, which is no difference.
     assert "1 file differs: bench.py" in said.text
     assert "runs in place of" not in said.text
-    with pytest.raises(Refused, match=r"there are 3, such as bench_toy"):
-        kvtrail(made.toy, "compare", "HEAD~1", "HEAD", *named, "-b", "nowhere")
-    (made.root / "asv" / "suite" / "bench_toy.py").write_text("import no_such_module")
-    with pytest.raises(MeasurementFailed, match="the suite cannot be imported"):
-        kvtrail(made.toy, "compare", "HEAD~1", "HEAD", *named)
-
-
-@pytest.mark.thorough
-def test_a_delay_in_what_a_suite_times_is_found(kvtrail, tmp_path: Path) -> None:
-    made = suite_of(tmp_path / "toy")
-    suite = made.root / "asv" / "suite" / "bench_toy.py"
-    work = "sum(range(100_000))"
-    suite.write_text(f"{SUITE}\n\ndef time_work():\n    {work}\n\ntime_work.repeat = (3, 3, 0.2)\n")
-    named = (*subject_of(made), "-b", "time_work|track")
-    said = kvtrail(
-        made.toy, "calibrate", *named, "--null", "0", "--planted", "500", "--pairs", "10"
-    )
-    assert said.code == 0, said.text
-    [slow] = said.record["results"]["trials"]
-    assert (slow["benchmark"], slow["verdict"]) == ("bench_toy.time_work", "slower")
-    assert slow["effect"] == pytest.approx(slow["planted"], rel=0.4)
-    assert "track_value(1): no delay was planted; only what is measured in seconds" in said.text
-
-
-def subject_of(made: DeclaredRepository) -> tuple[str, str]:
-    return "--subject", str(made.root / "asv" / "asv.conf.json")
-
-
-REFUSED: list[tuple[str | dict[str, object], str]] = [
-    ("{", "is no configuration of asv"),
-    ("[" * 100_000, "is no configuration of asv"),
-    ({"repo": "https://example.org/x"}, "clone it"),
-    ({"benchmark_dir": "nowhere"}, "benchmark_dir is 'nowhere'"),
-    ({"benchmark_dir": "."}, "No __init__.py"),
-    ({"pythons": ["9.7"]}, "is for Python 9.7, of which none runs here"),
-    ({"pythons": [3.11]}, "pythons"),
-    ({"pythons": []}, "leave no environment"),
-    ({"exclude": [{"python": ".*"}]}, "leave no environment"),
-    ({"exclude": [{"python": "("}]}, "missing \\)"),
-    ({"pythons": [], "include": [{"req": {}}]}, "does not specify Python version"),
-    ({"matrix": None}, "matrix"),
-    ({"matrix": {"env": "x"}}, "matrix.env is 'x'"),
-    ({"matrix": {"env": {}, "numpy": []}}, "Unknown keys"),
-    ({"matrix": {"env": {"LEVEL": [{}]}}}, "where a text must stand"),
-    ({"matrix": {"env": {"A=B": "1"}}}, "a variable's name"),
-    ({"matrix": {"env": {"LEVEL": "1\0"}}}, "without NUL characters"),
-    ({"install_timeout": "long"}, "install_timeout"),
-    ({"install_command": "return-code=good python"}, "return-code"),
-    ({"install_command": "python {nothing}"}, "nothing"),
-    ({"install_command": "python '"}, "No closing quotation"),
-    ({"build_command": "in-dir={build_dir}"}, "names no command"),
-    ({"environment_type": "conda", "conda_environment_file": "x.yml"}, "under matrix"),
-]
-
-
-def test_a_file_that_is_none_of_asvs_is_refused(tmp_path: Path) -> None:
-    made = suite_of(tmp_path / "toy")
-    conf = made.root / "asv" / "asv.conf.json"
-    for said, words in REFUSED:
-        conf.write_text(said if isinstance(said, str) else as_asv_writes({**CONF, **said}))
-        with pytest.raises(Refused, match=words):
-            declared_by(conf)
-    for project in ("..", "x" * 300):
-        conf.write_text(as_asv_writes({**CONF, "project": project}))
-        assert declared_by(conf).name == ("suite" if project == ".." else "x" * 60)
-
-
-@pytest.mark.thorough
-def test_a_suite_has_a_history_in_which_changes_are_confirmed(kvtrail, tmp_path: Path) -> None:
-    made = suite_of(tmp_path / "toy")
-    bench = (made.root / "bench.py").read_text()
-    for number in range(2):
-        made.commit(f"{bench}# {number}\n", f"more {number}")
-    named = (*subject_of(made), "--results", str(tmp_path / "k"))
-    said = kvtrail(made.toy, "history", "HEAD", *named, "-b", "track_value")
-    assert said.code == 0, said.text
-    found = kvtrail(made.toy, "changes", *named)
-    assert found.code == 3, found.text
-    [change] = found.record["results"]["changes"]
-    assert change["benchmark"] == "bench_toy.Suite.track_value(1)"
-    assert (change["subject"], change["standing"]) == ("change 1", "regression")
-
-
-@pytest.mark.thorough
-def test_every_benchmark_has_a_process_a_limit_and_a_state_of_its_own(
-    kvtrail, tmp_path: Path
-) -> None:
-    made = suite_of(tmp_path / "toy", default_benchmark_timeout=1)
-    (made.root / "asv" / "suite" / "bench_toy.py").write_text(APART)
-    (made.root / "asv" / "suite" / "bench_default.py").write_text(
-        "import time\n\ndef track_default():\n    time.sleep(60)\n"
-    )
-    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD", "--gate", "none", *subject_of(made))
     reasons = {
         name.partition(".")[2]: (answer["verdict"], answer["reason"].partition(": ")[2])
         for name, answer in said.answers.items()
@@ -239,9 +149,8 @@ def test_every_benchmark_has_a_process_a_limit_and_a_state_of_its_own(
         "track_wrong": ("failed", "it failed: LookupError: no such thing."),
         "track_late": ("failed", "it did not end within its limit of 0.5 s."),
         "track_default": ("failed", "it did not end within its limit of 1 s."),
-        "track_skipped": ("not measured", skipped),
+        "Suite.track_value(2)": ("not measured", skipped),
     }
-    # The names are longer than what a command line or a variable holds.
     is_large = {
         name.partition("(")[2][0]: answer["base_value"] > 2**28
         for name, answer in said.answers.items()
@@ -253,35 +162,49 @@ def test_every_benchmark_has_a_process_a_limit_and_a_state_of_its_own(
         assert said.answers[f"bench_toy.Cached.{name}"]["base_value"] == 8
 
 
-DECIDED = """
-import random
-import toy
+REFUSED: list[tuple[str | dict[str, object], str]] = [
+    ("{", "is no configuration of asv"),
+    ("[" * 100_000, "is no configuration of asv"),
+    ({"repo": "https://example.org/x"}, "clone it"),
+    ({"benchmark_dir": "nowhere"}, "benchmark_dir is 'nowhere'"),
+    ({"pythons": ["9.7"]}, "is for Python 9.7, of which none runs here"),
+    ({"pythons": [3.11]}, "pythons"),
+    ({"pythons": []}, "leave no environment"),
+    ({"exclude": [{"python": "("}]}, "missing \\)"),
+    ({"pythons": [], "include": [{"req": {}}]}, "does not specify Python version"),
+    ({"matrix": {"env": "x"}}, "matrix.env is 'x'"),
+    ({"matrix": {"env": {"LEVEL": [{}]}}}, "where a text must stand"),
+    ({"matrix": {"env": {"A=B": "1"}}}, "a variable's name"),
+    ({"install_timeout": "long"}, "install_timeout"),
+    ({"install_command": "return-code=good python"}, "return-code"),
+    ({"install_command": "python {nothing}"}, "nothing"),
+    ({"install_command": "python '"}, "No closing quotation"),
+    ({"environment_type": "conda", "conda_environment_file": "x.yml"}, "under matrix"),
+]
 
-def ran(name):
-    print(file=open({log!r} + name, "a"))
 
-def track_clear():
-    ran("clear")
-    return toy.value()
-
-def track_noisy():
-    ran("noisy")
-    return random.uniform(1, 2)
-"""
+def test_a_file_that_is_none_of_asvs_is_refused(tmp_path: Path) -> None:
+    made = Repository.make(tmp_path / "toy")
+    for more, words in REFUSED:
+        made.conf.write_text(more if isinstance(more, str) else conf_of(**more))
+        with pytest.raises(Refused, match=words):
+            declared_by(made.conf)
 
 
 @pytest.mark.thorough
-def test_a_benchmark_with_its_answer_is_not_run_again(kvtrail, tmp_path: Path) -> None:
-    made = suite_of(tmp_path / "toy")
-    suite = DECIDED.format(log=str(tmp_path / "ran-"))
-    (made.root / "asv" / "suite" / "bench_toy.py").write_text(suite)
-    named = (*subject_of(made), "--pairs", "10", "--gate", "none")
-    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD", *named)
-    assert said.verdicts["bench_toy.track_clear"] == "slower", said.text
-    assert said.verdicts["bench_toy.track_noisy"] == "inconclusive", said.text
-    clear, noisy = (len((tmp_path / f"ran-{one}").read_text()) for one in ("clear", "noisy"))
-    # A life of each commit before the pairs, and then both commits' of each pair.
-    assert (clear, noisy) == (2 + 2 * said.answers["bench_toy.track_clear"]["pairs_used"], 22)
+def test_a_suite_has_a_history_in_which_changes_are_confirmed(kvtrail, tmp_path: Path) -> None:
+    made = Repository.make(tmp_path / "toy")
+    bench = (made.root / "bench.py").read_text()
+    for number in range(2):
+        made.commit(f"{bench}# {number}\n", f"more {number}")
+    named = (*made.named, "--results", str(tmp_path / "k"))
+    said = kvtrail(made, "history", "HEAD", *named, "-b", "track_value")
+    assert said.code == 0, said.text
+    found = kvtrail(made, "changes", *named)
+    assert found.code == 3, found.text
+    [change] = found.record["results"]["changes"]
+    assert change["benchmark"] == "bench_toy.Suite.track_value(1)"
+    assert (change["subject"], change["standing"]) == ("change 1", "regression")
 
 
 @pytest.mark.thorough
@@ -294,7 +217,7 @@ def test_a_commit_is_installed_as_asv_does(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "other"))
     monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "with a blank")
-    made = suite_of(
+    made = Repository.make(
         tmp_path / "toy",
         pythons=["9.7", "9.8", "9.9"],
         build_command=[
@@ -305,19 +228,16 @@ def test_a_commit_is_installed_as_asv_does(
         matrix={"env": {"LEVEL": "12"}, "env_nobuild": {"ONLY": ["1"], "NONE": [None, "1"]}},
         exclude=[{"env_nobuild": {"NONE": "1"}}],
     )
-    (made.root / "setup.py").write_text(
+    setup = (
         "import os, setuptools; assert 'ONLY' not in os.environ and os.environ['LEVEL'] == '12'; "
         "setuptools.setup(name='toy', version='1', py_modules=['toy'])"
     )
-    (made.root / "toy.py").write_text("def value():\n    return 5\n")
-    made.toy.git("add", "setup.py", "toy.py")
-    made.commit("", "build")
+    made.change("build", {"setup.py": setup, "toy.py": "def value():\n    return 5\n"})
     suite = "import os\nimport toy\n\ndef track_level():\n    return int(os.environ['LEVEL'])\n"
     checks = "assert os.environ['ONLY'] == '1' and not {'NONE', 'PYTHONPATH'} & os.environ.keys()\n"
-    (made.root / "asv" / "suite" / "bench_toy.py").write_text(suite + checks)
-    named = subject_of(made)
+    made.write("toy", suite + checks)
     where = ("--results", str(tmp_path / "kept"))
-    said = kvtrail(made.toy, "history", "HEAD~1..HEAD", *named, *where, "--rounds", "1")
+    said = kvtrail(made, "history", "HEAD~1..HEAD", *made.named, *where, "--rounds", "1")
     assert "each commit installed for Python 9.9 by pip" in said.text
     assert [one["samples"] for one in said.record["samples"]] == [[12]], said.text
     assert (tmp_path / "uses").exists()
@@ -327,31 +247,32 @@ def test_a_commit_is_installed_as_asv_does(
 def test_a_suite_is_listed_once_by_an_end_and_only_where_it_may_match(
     kvtrail, tmp_path: Path
 ) -> None:
-    made = suite_of(tmp_path / "toy")
-    for number in range(2):
-        made.commit("raise SystemExit('never installed')" if number else "same = 1", f"{number}")
-        made.toy.git("commit", "-q", "--allow-empty", "-m", "the same")
+    made = Repository.make(tmp_path / "toy")
+    made.git("commit", "-q", "--allow-empty", "-m", "the same")
+    made.commit("raise SystemExit('never installed')", "no end")
     log = tmp_path / "log"
-    suite = made.root / "asv" / "suite"
     for name in ("one", "two"):
-        (suite / f"bench_{name}.py").write_text(
+        made.write(
+            name,
             f"import os, sys\n\nif 'list' in sys.argv:\n"
-            f"    open({str(log)!r}, 'a').write('{name} ')\n\ndef track_{name}():\n    return 1\n"
+            f"    open({str(log)!r}, 'a').write('{name} ')\n\ndef track_{name}():\n    return 1\n",
         )
-    named = subject_of(made)
 
     def listed(*options: str) -> list[str]:
         log.write_text("")
-        said = kvtrail(made.toy, "compare", "HEAD~3", "HEAD~2", *named, *options)
+        said = kvtrail(made, "compare", "HEAD~2", "HEAD~1", *made.named, *options)
         assert "listing the benchmarks with" in said.text
         assert set(said.verdicts) <= {"bench_one.track_one", "bench_two.track_two"}, said.text
         return log.read_text().split()
 
     assert listed("-b", "bench_one.") == ["one"]
-    assert len(list((tmp_path / "cache").glob("toy-*"))) == 2
     assert listed("-b", "track_(one|two)") == ["one", "two"]
     assert listed("-b", "track_(one|two)") == []
-    (suite / "bench_two.py").write_text((suite / "bench_two.py").read_text() + "# more\n")
-    assert listed("-b", "track_two") == ["one", "two"]
-    (suite / "bench_one.py").write_text("import no_such_module")
+    with pytest.raises(Refused, match=r"there are [0-9]+, such as bench_one"):
+        listed("-b", "nowhere")
+    made.write("one", "import no_such_module")
     assert listed("-b", "track_two") == ["two"]
+    (made.suite / "bench_two.py").unlink()
+    made.write("toy", "import no_such_module")
+    with pytest.raises(MeasurementFailed, match="the suite cannot be imported"):
+        listed()
