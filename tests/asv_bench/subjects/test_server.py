@@ -1,31 +1,34 @@
-"""A server that a client asks: windows, readiness, presets, and every way to die."""
+"""A server that a client asks: windows, readiness, and every way to die."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from declared_repository import DeclaredRepository, alive, own_seconds
-from measured_rounds import one_life
 
 from asv_bench.errors import Refused
-from asv_bench.measure.samples import Absence, CommitUnusable, Reading
-from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject_file import SubjectFile
+from asv_bench.measure.samples import CommitUnusable
 
-TABLES = """
+KEYS = {
+    "start": '"python bench.py $KVTRAIL_PORT"',
+    "ready": '"http://127.0.0.1:$KVTRAIL_PORT/health"',
+    "ready_timeout_s": "20",
+}
+TABLES = f"""
     [subject]
     name = "toy"
     timeout_s = 20
+    pinned = ["client.py"]
 
     [server]
-    start = "python bench.py $KVTRAIL_PORT"
-    ready = "http://127.0.0.1:$KVTRAIL_PORT/health"
+    start = {KEYS["start"]}
+    ready = {KEYS["ready"]}
     ready_timeout_s = 20
 
     [client]
@@ -36,121 +39,13 @@ TABLES = """
     [metrics.tpot_ms]
     path = "tpot_ms"
     """
+# It may leave something behind that no session, parent or variable tells of, and die at any time.
 SERVER = """
-    import http.server, json, random, sys
+    import http.server, json, os, random, signal, subprocess, sys, time
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            value = 5.0 * (1 + random.uniform(-0.001, 0.001))
-            self.wfile.write(json.dumps({"tpot_ms": value}).encode())
-
-        def log_message(self, *arguments):
-            pass
-
-    print("serving", flush=True)
-    http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-    """
-CLIENT = """
-import os, urllib.request
-answer = urllib.request.urlopen(f"http://127.0.0.1:{os.environ['KVTRAIL_PORT']}/").read()
-open(os.environ["KVTRAIL_RESULT"], "wb").write(answer)
-"""
-
-
-def made_with(root: Path, tables: str, *servers: str, client: str = CLIENT) -> DeclaredRepository:
-    made = DeclaredRepository.make(root, tables, *servers)
-    (made.root / "client.py").write_text(client)
-    text = made.root.joinpath("kvtrail.toml").read_text()
-    pinned = text.replace("[subject]", '[subject]\npinned = ["client.py"]')
-    made.root.joinpath("kvtrail.toml").write_text(pinned)
-    return made
-
-
-def prepared(made: DeclaredRepository) -> Mapping[str, Absence]:
-    """What a commit lacks, after one life that is not measured."""
-    subject = subject_of(made)
-    with subject.pairs() as source:
-        return source.prepare(subject.resolve("HEAD").hash)
-
-
-def lived(made: DeclaredRepository, *metrics: str) -> Mapping[str, Reading]:
-    """The figures of one life after the first, which is not measured."""
-    subject = subject_of(made)
-    subject.choose(metrics or ["tpot_ms"], None)
-    with subject.pairs() as source:
-        return one_life(source, subject.resolve("HEAD").hash)
-
-
-def subject_of(made: DeclaredRepository) -> DeclaredSubject:
-    return DeclaredSubject.of_file(SubjectFile.read(made.root / "kvtrail.toml"))
-
-
-def test_the_windows_of_one_life_are_a_reading(tmp_path: Path) -> None:
-    made = made_with(tmp_path / "toy", TABLES, SERVER)
-    readings = lived(made, "tpot_ms", "ready_s", "peak_rss_bytes")
-    assert len(readings["tpot_ms"].samples) == 3
-    assert readings["tpot_ms"].value == sorted(readings["tpot_ms"].samples)[1]
-    # More than a shell has.
-    assert readings["peak_rss_bytes"].value > 8 * 2**20
-    assert 0.01 < readings["ready_s"].value < 20
-
-
-def test_a_server_may_say_that_it_is_ready(tmp_path: Path) -> None:
-    said = "ready = { regex = '^serving$' }"
-    tables = TABLES.replace('ready = "http://127.0.0.1:$KVTRAIL_PORT/health"', said)
-    slow = "import urllib.request, time; time.sleep(0.3)" + CLIENT
-    assert prepared(made_with(tmp_path / "toy", tables, SERVER, client=slow)) == {}
-
-
-@pytest.mark.thorough
-def test_a_wait_after_each_run_of_the_client_is_found(kvtrail, tmp_path: Path) -> None:
-    made = made_with(tmp_path / "toy", TABLES, SERVER)
-    trials = ("--null", "0", "--planted", "500", "--pairs", "6")
-    said = kvtrail(made.toy, "calibrate", "--metric", "wall_s|peak_rss", *trials)
-    assert said.code == 0, said.text
-    [slow] = said.record["results"]["trials"]
-    assert slow["verdict"] == "slower", said.text
-    assert slow["effect"] == pytest.approx(slow["planted"], rel=0.3)
-    assert slow["planted"] == pytest.approx(5, rel=0.5)
-
-
-@pytest.mark.thorough
-def test_servers_are_compared(kvtrail, tmp_path: Path) -> None:
-    made = made_with(tmp_path / "toy", TABLES, SERVER, SERVER.replace("5.0", "5.4"))
-    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
-    assert (said.code, said.verdicts) == (3, {"tpot_ms": "slower"}), said.text
-
-
-LOADING = "import time; print('loading', flush=True); time.sleep(60)"
-
-
-@pytest.mark.parametrize(
-    ("server", "seconds", "client", "words"),
-    [
-        (LOADING, 1, CLIENT, "the server was not ready within 1 s: loading"),
-        ("raise SystemExit('no such model')", 20, CLIENT, "exit code 1: no such model"),
-        (
-            *(SERVER, 20, "import sys; sys.exit('no dataset')"),
-            "the client in the warm-up: it ended with exit code 1: no dataset",
-        ),
-    ],
-    ids=["never ready", "ends at once", "client fails"],
-)
-def test_a_server_that_fails_is_a_sentence(
-    tmp_path: Path, server: str, seconds: int, client: str, words: str
-) -> None:
-    tables = TABLES.replace("ready_timeout_s = 20", f"ready_timeout_s = {seconds}")
-    with pytest.raises(CommitUnusable, match=words):
-        prepared(made_with(tmp_path / "toy", tables, server, client=client))
-
-
-# Answers, and leaves something behind that no session, parent or variable tells of.
-DYING = """
-    import http.server, os, signal, subprocess, sys, time
-
-    subprocess.Popen(["sleep", "ORPHAN"], start_new_session=True, env={})
+    PHASE, ORPHAN, VALUE = "never dies", "", 5.0
+    if ORPHAN:
+        subprocess.Popen(["sleep", ORPHAN], start_new_session=True, env={})
     asked = []
 
     def end(number=None, frame=None):
@@ -168,7 +63,8 @@ DYING = """
                 end()
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b'{"tpot_ms": 5.0}')
+            value = VALUE * (1 + random.uniform(-0.001, 0.001))
+            self.wfile.write(json.dumps({"tpot_ms": value}).encode())
             self.wfile.flush()
             if PHASE == "is ready":
                 end()
@@ -176,11 +72,78 @@ DYING = """
         def log_message(self, *arguments):
             pass
 
-    signal.signal(signal.SIGTERM, end)
+    if ORPHAN:
+        signal.signal(signal.SIGTERM, end)
     if PHASE == "starts":
         end()
+    print("serving", flush=True)
     http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
     """
+CLIENT = """
+import os, urllib.request
+answer = urllib.request.urlopen(f"http://127.0.0.1:{os.environ['KVTRAIL_PORT']}/").read()
+open(os.environ["KVTRAIL_RESULT"], "wb").write(answer)
+"""
+ASLEEP = "import time; print('loading', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def made(tmp_path: Path):
+    """A repository of servers, whose tables have other values for some keys."""
+
+    def make(*servers: str, client: str = CLIENT, **keys: str) -> DeclaredRepository:
+        tables = TABLES
+        for key, value in keys.items():
+            tables = tables.replace(f"{key} = {KEYS[key]}", f"{key} = {value}")
+        made = DeclaredRepository.make(tmp_path / "toy", tables, *servers)
+        (made.root / "client.py").write_text(client)
+        return made
+
+    return make
+
+
+def test_the_windows_of_one_life_are_a_reading(made) -> None:
+    lived = made(SERVER).lived("tpot_ms", "ready_s", "peak_rss_bytes")
+    assert len(lived["tpot_ms"].samples) == 3
+    assert lived["tpot_ms"].value == sorted(lived["tpot_ms"].samples)[1]
+    # More than a shell has.
+    assert lived["peak_rss_bytes"].value > 8 * 2**20
+    assert 0.01 < lived["ready_s"].value < 20
+
+
+def test_a_server_may_say_that_it_is_ready(made) -> None:
+    assert made(SERVER, ready="{ regex = '^serving$' }").prepared() == {}
+
+
+@pytest.mark.thorough
+def test_servers_are_compared_and_a_wait_after_each_run_of_the_client_is_found(
+    kvtrail, made
+) -> None:
+    toy = made(SERVER, SERVER.replace("5.0", "5.4"))
+    said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
+    assert (said.code, said.verdicts) == (3, {"tpot_ms": "slower"}), said.text
+    trials = ("--null", "0", "--planted", "500", "--pairs", "8")
+    said = kvtrail(toy, "calibrate", "--metric", "wall_s|peak_rss", *trials)
+    assert said.code == 0, said.text
+    [slow] = said.record["results"]["trials"]
+    assert slow["verdict"] == "slower", said.text
+    assert slow["effect"] == pytest.approx(slow["planted"], rel=0.3)
+    assert slow["planted"] == pytest.approx(5, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "words"),
+    [
+        (ASLEEP, CLIENT, "the server was not ready within 1 s: loading"),
+        ("raise SystemExit('no such model')", CLIENT, "exit code 1: no such model"),
+        (SERVER, "raise SystemExit('no dataset')", "the client in the warm-up: .*: no dataset"),
+    ],
+    ids=["never ready", "ends at once", "client fails"],
+)
+def test_a_server_that_fails_is_a_sentence(made, server: str, client: str, words: str) -> None:
+    seconds = 1 if server is ASLEEP else 20
+    with pytest.raises(CommitUnusable, match=words):
+        made(server, client=client, ready_timeout_s=f"{seconds}").prepared()
 
 
 @pytest.mark.parametrize(
@@ -195,35 +158,31 @@ DYING = """
     ],
 )
 def test_a_server_that_is_killed_is_a_sentence_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, words: str
+    tmp_path: Path, made, monkeypatch: pytest.MonkeyPatch, phase: str, words: str
 ) -> None:
-    ended = tmp_path / "ended"
-    monkeypatch.setenv("ENDED", str(ended))
-    # The shell ends at once where it is asked to, and the server below it does not. The shell
-    # outlives a server that dies by a little.
-    start = "python bench.py $KVTRAIL_PORT"
-    tables = TABLES.replace(start, f"cd . && {start}; code=$?; sleep 0.3; exit $code")
+    monkeypatch.setenv("ENDED", str(tmp_path / "ended"))
     orphan = own_seconds()
-    dying = DYING.replace("PHASE", repr(phase)).replace("ORPHAN", orphan)
-    made = made_with(tmp_path / "toy", tables, dying)
+    server = SERVER.replace("never dies", phase, 1).replace('""', f'"{orphan}"')
+    # The shell ends at once where it is asked to, and the server below it does not.
+    toy = made(server, start='"cd . && python bench.py $KVTRAIL_PORT; exit $?"')
     if words:
         with pytest.raises(CommitUnusable, match=words):
-            lived(made)
+            toy.prepared()
     else:
-        assert lived(made)["tpot_ms"].samples == (5.0, 5.0, 5.0)
-    assert ended.exists() == (phase == "never dies")
+        assert toy.prepared() == {}
+    assert (tmp_path / "ended").exists() == (phase == "never dies")
     assert not alive(orphan)
 
 
 @contextmanager
-def listening(answer: bytes, port: int = 0, begun: Path | None = None) -> Iterator[int]:
-    """Somebody who listens at a port, and gives everybody one answer; not before `begun` is there.
+def listening(answer: bytes, begun: Path | None = None) -> Iterator[int]:
+    """Somebody who gives everybody at a port one answer; not before the file `begun` is there.
 
-    A file "listens" beside `begun` says so.
+    A file "listens" beside it says so.
     """
     with socket.socket() as door:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind(("127.0.0.1", port))
+        door.bind(("127.0.0.1", 0))
 
         def serve() -> None:
             while begun and not (begun.exists() or ended.is_set()):
@@ -252,7 +211,6 @@ def listening(answer: bytes, port: int = 0, begun: Path | None = None) -> Iterat
 
 
 ANSWER = b"HTTP/1.0 200 OK\r\n\r\n{}"
-ASLEEP = "import time; print('ready', flush=True); time.sleep(60)"
 # The server has begun, and is ready only once the stranger listens.
 WAITING = """
 import pathlib, time
@@ -269,48 +227,44 @@ while not (place / "listens").exists():
         (ANSWER, '"http://127.0.0.1:{}/health"', False, "0.1:{}/health answers already"),
         (ANSWER, '"http://localhost:{}/health"', True, "http://localhost:{}/health"),
         (b"HTTP/1.0 404 no\r\n\r\n", '"http://127.0.0.1:{}"', False, "0.1:{} answers already"),
-        (b"", "{{ regex = 'ready' }}", False, "127.0.0.1:{} answers already"),
-        (b"", "{{ regex = 'ready' }}", True, "127.0.0.1:{} "),
-        (b"no HTTP\n", '"http://127.0.0.1:{}/health"', False, "was not ready within 2 s"),
+        (b"", "{{ regex = 'loading' }}", False, "127.0.0.1:{} answers already"),
+        (b"", "{{ regex = 'loading' }}", True, "127.0.0.1:{} "),
+        (b"no HTTP\n", '"http://127.0.0.1:{}/health"', False, "was not ready within 1 s"),
     ],
     ids=["answers", "begins later", "lacks the page", "is asked nothing", "later", "no HTTP"],
 )
 def test_a_stranger_at_the_port_is_not_measured(
-    tmp_path: Path, answer: bytes, ready: str, is_later: bool, words: str
+    tmp_path: Path, made, answer: bytes, ready: str, is_later: bool, words: str
 ) -> None:
     with listening(answer, begun=tmp_path / "begun" if is_later else None) as port:
-        tables = TABLES.replace('"http://127.0.0.1:$KVTRAIL_PORT/health"', ready.format(port))
-        tables = tables.replace("bench.py $KVTRAIL_PORT", f"bench.py --port {port}")
-        if "within 2 s" in words:
-            tables = tables.replace("ready_timeout_s = 20", "ready_timeout_s = 2")
-        wait = WAITING.format(str(tmp_path)) if is_later else ""
-        made = made_with(tmp_path / "toy", tables, wait + ASLEEP)
+        toy = made(
+            f"{WAITING.format(str(tmp_path))}{ASLEEP}" if is_later else ASLEEP,
+            ready=ready.format(port),
+            start=f'"python bench.py --port {port}"',
+            ready_timeout_s="1" if "within 1 s" in words else "20",
+        )
         with pytest.raises(CommitUnusable, match=words.format(port)):
-            lived(made)
+            toy.prepared()
 
 
-def test_no_proxy_is_asked_whether_a_server_is_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_proxy_is_asked_whether_a_server_is_ready(made, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with listening(ANSWER) as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
-        tables = TABLES.replace("ready_timeout_s = 20", "ready_timeout_s = 1")
-        with pytest.raises(CommitUnusable, match="not ready within 1 s: ready"):
-            lived(made_with(tmp_path / "toy", tables, ASLEEP))
+        with pytest.raises(CommitUnusable, match=r"not ready within 0\.5 s: loading"):
+            made(ASLEEP, ready_timeout_s="0.5").prepared()
 
 
 @pytest.mark.parametrize(
     "ready",
     [
         *("http://127.0.0.1:$PORT/", "http://127.0.0.1:$KVTRAIL_PORTS/", "http://a:1/a b"),
-        *("file:///etc/hostname", "ws://a:1/", "127.0.0.1:8000/health", "localhost:8000"),
-        *("http://:80/", "http://a:0/", "http://a:99999/", "http://a:x/", "http://u:p@a:1/"),
-        *("http:///a", "http://[::1/", "http://ü:1/", "http://a:1/\\n"),
+        *("file:///etc/hostname", "127.0.0.1:8000/health", "http://:80/", "http://a:0/"),
+        *("http://a:99999/", "http://a:x/", "http://u:p@a:1/", "http:///a", "http://[::1/"),
+        *("http://ü:1/", "http://a:1/\\n"),
     ],
 )
-def test_an_address_that_cannot_be_asked_is_refused(tmp_path: Path, ready: str) -> None:
-    tables = TABLES.replace("http://127.0.0.1:$KVTRAIL_PORT/health", ready)
+def test_an_address_that_cannot_be_asked_is_refused(made, ready: str) -> None:
     with pytest.raises(Refused, match=r"kvtrail\.toml: .*, in server"):
-        subject_of(made_with(tmp_path / "toy", tables, SERVER))
+        made(SERVER, ready=f'"{ready}"').prepared()
