@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from declared_repository import DeclaredRepository
@@ -18,34 +19,18 @@ from mutated_files import mutants_of
 from asv_bench.errors import BenchError
 from asv_bench.measure.processes import Ended, Processes
 from asv_bench.measure.samples import CommitUnusable, Reading, SampleFailed
-from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject_file import PRESETS, SubjectFile
+from asv_bench.subjects.subject_file import PRESETS
 
 WINDOWS = 3
-
-
-class Serving:
-    """Stands for a server that is ready and serves."""
-
-    begun, code, peak_rss_bytes, process = 0.0, None, 2**20, os.getpid()
-
-    def has_ended(self) -> bool:
-        return False
-
-    def text(self) -> str:
-        return "serving"
-
-    def note_memory(self) -> None:
-        pass
-
-    ask_to_end = note_memory
 
 
 class Client:
     """Lives whose client leaves what it is told, each time that it runs; see `runs`."""
 
     def __init__(self, folder: Path, preset: str, metrics: str = "") -> None:
-        tables = f"""
+        self._subject = DeclaredRepository.make(
+            folder / "toy",
+            f"""
             [subject]
             name = "toy"
 
@@ -58,14 +43,17 @@ class Client:
             windows = {WINDOWS}
             preset = "{preset}"
             {metrics}
-            """
-        made = DeclaredRepository.make(folder / "toy", tables, "")
-        self.file = SubjectFile.read(made.root / "kvtrail.toml")
+            """,
+            "",
+        ).subject
         self._left: Iterator[tuple[bytes, str]] = iter(())
 
     @contextmanager
-    def started(self, processes: Processes, job: Any) -> Iterator[Serving]:
-        yield Serving()
+    def started(self, *_: Any) -> Iterator[Mock]:
+        """A server that is ready and serves."""
+        serving = Mock(begun=0.0, code=None, peak_rss_bytes=2**20, process=os.getpid())
+        serving.has_ended.return_value, serving.text.return_value = False, "serving"
+        yield serving
 
     def run(self, processes: Processes, job: Any, timeout_s: float) -> Ended:
         said = "{}"
@@ -83,9 +71,8 @@ class Client:
         # A life that is not measured, and one that is, each with a warm-up.
         before = [files[0]] * (2 * (1 + WINDOWS) - len(files))
         self._left = ((one, said) for one in (*before, *files))
-        subject = DeclaredSubject.of_file(self.file)
-        with subject.pairs() as source:
-            return one_life(source, subject.resolve("HEAD").hash)
+        with self._subject.pairs() as source:
+            return one_life(source, self._subject.resolve("HEAD").hash)
 
 
 @pytest.fixture
@@ -95,7 +82,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cli
     def make(preset: str, metrics: str = "") -> Client:
         made = Client(tmp_path, preset, metrics)
         monkeypatch.setattr(Processes, "run", lambda *given: made.run(*given))
-        monkeypatch.setattr(Processes, "started", lambda *given: made.started(*given))
+        monkeypatch.setattr(Processes, "started", made.started)
         return made
 
     return make
@@ -158,17 +145,11 @@ def test_the_figures_of_known_clients_are_found(client: Callable[..., Client], p
     readings = made.runs(RESULTS[preset])
     assert set(readings) == set(PRESETS[preset])
     assert all(len(one.samples) == WINDOWS for one in readings.values())
-    # As some editors and shells write it.
-    other = made.runs(b"\xef\xbb\xbf" + json.dumps(RESULTS[preset]).encode() + b"\r\n")
-    assert {name: one.value for name, one in other.items()} == {
-        name: one.value for name, one in readings.items()
-    }
 
 
 @pytest.mark.parametrize(
     ("preset", "values", "words"),
     [
-        ("vllm-bench", {"failed": 98}, "98 of 298 requests failed in"),
         ("vllm-bench", {"failed": None, "completed": 2}, "198 of 200 requests failed in"),
         ("vllm-bench", {"errors": ["", "refused", "refused"]}, "2 of 202 requests failed"),
         ("vllm-bench", {"completed": 0}, "0 requests were completed in"),
@@ -249,11 +230,9 @@ def test_an_empty_match_is_no_figure(client: Callable[..., Client]) -> None:
     ("path", "left", "value"),
     [
         ("a.b", {"a.b": 1, "a": {"b": 2}}, 1),
-        ("a.b", {"a.b": 1, "a": 7}, 1),
         ("a.b.c", {"a.b": {"d": 1}, "a": {"b": {"c": 2}}}, 2),
         ("a.0.b.c", {"a": [{"b": 5, "b.c": 3}]}, 3),
-        ("own", b'{"own": 1}\n{"text": "\xe2\x80\xa8", "own": 2}\n', 2),
-        ("own", b'{"text": "\xff\xe2\x80\xa8\xc2\x85", "own": 2}', 2),
+        ("own", b'{"own": 1}\n{"text": "\xff\xe2\x80\xa8", "own": 2}\r\n', 2),
         ("own", b'\xef\xbb\xbf{"own": 1}\n\xef\xbb\xbf{"own": 2}', 2),
         ("own", '{"own": 2}'.encode("utf-16"), 2),
         ("own", {"own": " 2.5e0 "}, 2.5),
@@ -266,9 +245,12 @@ def test_a_figure_is_found_where_others_stand_beside_it(
     assert readings["own"].samples == (value,) * WINDOWS
 
 
-def survive(made: Client, preset: str, count: int) -> None:
-    """A sentence or a right figure of each altered result."""
-    good = RESULTS[preset]
+@pytest.mark.parametrize("count", [4, pytest.param(130, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_an_altered_result_gives_a_sentence_or_the_right_figure(
+    client: Callable[..., Client], preset: str, count: int
+) -> None:
+    made, good = client(preset), RESULTS[preset]
     truth = {name: one.value for name, one in made.runs(good).items()}
     sentences = []
     for number, mutant in enumerate(mutants_of(json.dumps(good).encode(), count)):
@@ -280,11 +262,3 @@ def survive(made: Client, preset: str, count: int) -> None:
         assert {name: one.value for name, one in readings.items()}.items() <= truth.items(), mutant
     assert len(sentences) > count / 4
     assert all(one.endswith((".", "it said this")) and len(one) < 400 for one in sentences)
-
-
-@pytest.mark.parametrize("count", [4, pytest.param(130, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("preset", PRESETS)
-def test_no_result_of_a_client_makes_its_reader_stumble(
-    client: Callable[..., Client], preset: str, count: int
-) -> None:
-    survive(client(preset), preset, count)
