@@ -1,24 +1,40 @@
-"""kvtrail's own benchmarks: what of a commit is measured, which benchmarks, and where.
+"""kvtrail's own benchmarks: what of a commit is measured, by which lives, and where.
 
 Commits are unpacked from any kind of checkout, whole or not at all, and nothing else is touched.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from toy_project import ToyProject, git, make_project
+from measured_rounds import one_life, pair_of_lives
+from toy_project import ROOT, ToyProject, git, make_project
 
-from asv_bench.errors import Refused
-from asv_bench.git import trees
-from asv_bench.measure.samples import CommitUnusable
-from asv_bench.subjects import own_suite
-from asv_bench.subjects.own_suite import OwnSuite
+from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.git import commit_tree
+from asv_bench.measure import lives as lives_module
+from asv_bench.measure.lives import Lives, Place
+from asv_bench.measure.places import shared_out
+from asv_bench.measure.processes import Ended, Job, Processes
+from asv_bench.measure.samples import CommitUnusable, GpuConditions, Pair, SampleFailed
+from asv_bench.measure.trees import Laid
+from asv_bench.measure.turns import TURNS_VARIABLE
+from asv_bench.process.environment import TRIAL_VARIABLE
+from asv_bench.subjects.own_suite import BenchmarkLife, OwnSuite
+from asv_bench.subjects.subject import Metric, Work
+from asv_bench.subjects.subject_file import SubjectTable
 
 
 @pytest.fixture(scope="module")
@@ -32,95 +48,73 @@ def toy(original: ToyProject, tmp_path: Path) -> ToyProject:
     return ToyProject(tmp_path / "project", list(original.commits))
 
 
+@pytest.fixture
+def suite(toy: ToyProject) -> OwnSuite:
+    return OwnSuite(toy.root)
+
+
 def engine_of(directory: Path) -> str:
     return (directory / "engine" / "__init__.py").read_text()
 
 
-def state_of(root: Path) -> tuple[str, ...]:
-    """Everything of a repository that belongs to its user."""
-    commands = (
-        *("status --porcelain --untracked-files=all --ignored=no", "for-each-ref", "stash list"),
-        *("worktree list", "config --local --list", "reflog", "count-objects -v"),
-    )
-    said = [git(root, *command.split()) for command in commands]
-    index = root / ".git" / "index"
-    return (*said, index.read_bytes().hex() if index.is_file() else "")
+def commits_folder(toy: ToyProject) -> Path:
+    return toy.root / ".asv" / "verdicts" / "commits"
 
 
-def test_a_commit_is_found_by_every_kind_of_name(toy: ToyProject) -> None:
+def test_a_commit_is_found_by_every_kind_of_name(toy: ToyProject, suite: OwnSuite) -> None:
     first, second, third = toy.commits
     toy.git("tag", "v1", first)
     toy.git("tag", "--annotate", "--message", "a tag with an object of its own", "v2", second)
     toy.git("branch", "topic", second)
-    suite = OwnSuite(toy.root)
     names = {"HEAD": third, "HEAD~2": first, "v1": first, "v2": second, "topic": second}
     names |= {"main^": second, first: first, first[:9]: first}
     assert {name: suite.resolve(name).hash for name in names} == names
     assert suite.resolve("v1").subject == "step 1 <b>"
-
-
-@pytest.mark.parametrize("name", ["nowhere", "HEAD~99", "f" * 40, "--all", "", "HEAD:engine"])
-def test_a_name_of_no_commit_is_refused(original: ToyProject, name: str) -> None:
-    with pytest.raises(Refused, match=r"names no commit|no commit called"):
-        OwnSuite(original.root).resolve(name)
-
-
-def test_a_shallow_repository_says_that_it_may_lack_the_commit(
-    toy: ToyProject, tmp_path: Path
-) -> None:
-    shallow = tmp_path / "shallow"
-    git(tmp_path, "clone", "--quiet", "--depth=1", toy.root.as_uri(), str(shallow))
+    for name in ("nowhere", "HEAD~99", "f" * 40, "--all", "", "HEAD:engine"):
+        with pytest.raises(Refused, match=r"names no commit|no commit called") as refused:
+            suite.resolve(name)
+        assert "--unshallow" not in str(refused.value)
+    shallow = toy.root.with_name("shallow")
+    git(toy.root, "clone", "--quiet", "--depth=1", toy.root.as_uri(), str(shallow))
     with pytest.raises(Refused, match=r"no commit called 'HEAD~1'.*git fetch --unshallow"):
         OwnSuite(shallow).resolve("HEAD~1")
-    with pytest.raises(Refused) as refused:
-        OwnSuite(toy.root).resolve("nowhere")
-    assert "--unshallow" not in str(refused.value)
 
 
-def test_the_repository_is_left_as_it_was(toy: ToyProject) -> None:
+def test_the_repository_is_left_as_it_was_and_a_tree_unpacked_as_it_stands(
+    toy: ToyProject, suite: OwnSuite
+) -> None:
     toy.set_engine(7)
     toy.git("stash")
     toy.set_engine(8)
     toy.git("add", "--all")
     toy.set_engine(9)
     (toy.root / "untracked").write_text("")
-    before = state_of(toy.root)
-    suite = OwnSuite(toy.root)
-    for name in ("HEAD~2", "HEAD~1", "HEAD", "."):
-        suite.folder_of(suite.resolve(name).hash)
-    assert state_of(toy.root) == before
+    ours = ("status --porcelain --untracked-files=all --ignored=no", "for-each-ref", "stash list")
+    gits = ("worktree list", "config --local --list", "reflog", "count-objects -v")
+
+    def state() -> tuple[object, ...]:
+        said = [toy.git(*command.split()) for command in (*ours, *gits)]
+        return (*said, (toy.root / ".git" / "index").read_bytes())
+
+    before = state()
+    found = {name: engine_of(suite.folder_of(suite.resolve(name).hash)) for name in ("HEAD~2", ".")}
+    assert found == {"HEAD~2": "STEP = 1\n", ".": "STEP = 9\n"}
+    assert state() == before
+    assert suite.resolve(".").hash not in toy.commits
 
 
-def test_the_working_tree_is_unpacked_as_it_stands(toy: ToyProject) -> None:
-    toy.set_engine(99)
-    suite = OwnSuite(toy.root)
-    tree = suite.resolve(".")
-    assert tree.hash not in toy.commits
-    toy.set_engine(100)
-    other = suite.resolve(".")
-    assert engine_of(suite.folder_of(tree.hash)) == "STEP = 99\n"
-    assert engine_of(suite.folder_of(other.hash)) == "STEP = 100\n"
-
-
-def test_a_linked_worktree_and_an_offline_clone_do(toy: ToyProject, tmp_path: Path) -> None:
-    toy.git("worktree", "add", "--quiet", "-b", "topic", str(tmp_path / "linked"), "HEAD~1")
-    bundle = tmp_path / "history.bundle"
-    toy.git("bundle", "create", "--quiet", str(bundle), "HEAD")
-    git(tmp_path, "clone", "--quiet", str(bundle), str(tmp_path / "clone"))
-    for root, expected in ((tmp_path / "linked", "STEP = 2\n"), (tmp_path / "clone", "STEP = 3\n")):
-        before = git(root, "status", "--porcelain"), git(root, "worktree", "list")
-        suite = OwnSuite(root)
-        assert engine_of(suite.folder_of(suite.resolve("HEAD").hash)) == expected
-        assert (git(root, "status", "--porcelain"), git(root, "worktree", "list")) == before
-        assert (root / ".asv" / "verdicts").is_dir()
-
-
-def test_a_commit_is_laid_out_once_and_again_where_it_is_half_made(toy: ToyProject) -> None:
-    suite = OwnSuite(toy.root)
+def test_a_commit_is_laid_out_once_and_again_where_it_is_half_made(
+    toy: ToyProject, suite: OwnSuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_tree, "_fill", MagicMock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            suite.folder_of(toy.commits[0])
+    assert not list(commits_folder(toy).iterdir())
     directory = suite.folder_of(toy.commits[0])
     assert sorted(path.name for path in directory.iterdir()) == ["COMMIT", "engine", "kernels"]
     assert (directory / "COMMIT").read_text() == toy.commits[0] + "\n"
-    assert directory == toy.root / ".asv" / "verdicts" / "commits" / toy.commits[0]
+    assert directory == commits_folder(toy) / toy.commits[0]
     (directory / "engine" / "mark").write_text("kept")
     assert (suite.folder_of(toy.commits[0]) / "engine" / "mark").is_file()
     shutil.rmtree(directory)
@@ -128,7 +122,9 @@ def test_a_commit_is_laid_out_once_and_again_where_it_is_half_made(toy: ToyProje
     assert engine_of(suite.folder_of(toy.commits[0])) == "STEP = 1\n"
 
 
-def test_a_commit_without_an_engine_or_that_git_lacks_is_unusable(toy: ToyProject) -> None:
+def test_a_commit_without_an_engine_or_that_git_lacks_is_unusable(
+    toy: ToyProject, suite: OwnSuite
+) -> None:
     toy.git("rm", "--quiet", "-r", "engine", "kernels")
     commit = toy.commit("nothing to measure")
     for name, said in (
@@ -136,14 +132,15 @@ def test_a_commit_without_an_engine_or_that_git_lacks_is_unusable(toy: ToyProjec
         ("f" * 40, "git could not unpack it"),
     ):
         with pytest.raises(CommitUnusable, match=said) as caught:
-            OwnSuite(toy.root).folder_of(name)
+            suite.folder_of(name)
         assert caught.value.is_lacking == (name == commit)
 
 
-def test_commits_are_the_same_where_engine_and_kernels_are(toy: ToyProject) -> None:
+def test_commits_are_the_same_where_engine_and_kernels_are(
+    toy: ToyProject, suite: OwnSuite
+) -> None:
     (toy.root / "README.md").write_text("only this is new\n")
     documented = toy.commit("document it")
-    suite = OwnSuite(toy.root)
     assert suite.are_same(toy.commits[2], documented)
     assert suite.are_same(documented, suite.resolve(".").hash)
     assert not suite.are_same(toy.commits[1], documented)
@@ -158,51 +155,258 @@ def test_commits_are_the_same_where_engine_and_kernels_are(toy: ToyProject) -> N
     assert not suite.are_same(lacking, lacking)
 
 
-def test_an_interrupted_unpacking_leaves_nothing(
-    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    suite = OwnSuite(toy.root)
-    monkeypatch.setattr(trees, "_exact", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        suite.folder_of(toy.commits[0])
-    assert not list((toy.root / ".asv" / "verdicts" / "commits").iterdir())
-    monkeypatch.undo()
-    assert engine_of(suite.folder_of(toy.commits[0])) == "STEP = 1\n"
-
-
-def test_two_processes_may_unpack_the_same_commit(toy: ToyProject) -> None:
+def test_processes_may_unpack_the_same_commit(toy: ToyProject) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from asv_bench.subjects.own_suite import OwnSuite\n"
         f"OwnSuite(Path({str(toy.root)!r})).folder_of({toy.commits[0]!r})\n"
     )
-    root = Path(own_suite.__file__).parents[2]
-    started = [
-        subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(root)})
-        for _ in range(3)
-    ]
-    assert [process.wait() for process in started] == [0, 0, 0]
-    folder = toy.root / ".asv" / "verdicts" / "commits"
-    assert [path.name for path in folder.iterdir()] == [toy.commits[0]]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    started = [subprocess.Popen([sys.executable, "-c", code], env=env) for _ in range(2)]
+    assert [process.wait() for process in started] == [0, 0]
+    assert [path.name for path in commits_folder(toy).iterdir()] == [toy.commits[0]]
 
 
 def test_the_least_lately_used_are_forgotten(
-    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
+    toy: ToyProject, suite: OwnSuite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trees, "_KEPT_FOLDERS", 2)
-    suite = OwnSuite(toy.root)
-    folder = toy.root / ".asv" / "verdicts" / "commits"
+    monkeypatch.setattr(commit_tree, "_KEPT_FOLDERS", 1)
     first, second = (suite.folder_of(commit) for commit in toy.commits[:2])
-    for moment, path in ((1000, first), (2000, second)):
+    for name in ("old", "new"):
+        (commits_folder(toy) / f".partial-{name}").mkdir()
+    stale = commits_folder(toy) / ".partial-old"
+    for moment, path in ((1000, first), (2000, second), (1000, stale)):
         os.utime(path, (moment, moment))
     suite.folder_of(toy.commits[0])
-    stale = folder / ".partial-old"
-    stale.mkdir()
-    os.utime(stale, (1000, 1000))
-    (folder / ".partial-new").mkdir()
     suite.folder_of(toy.commits[2])
     kept = {toy.commits[0], toy.commits[2], ".partial-new"}
-    assert {path.name for path in folder.iterdir()} == kept
+    assert {path.name for path in commits_folder(toy).iterdir()} == kept
+
+
+BENCHMARKS = {"a.step": "a.step", "a.ttft": "a.ttft", "b.time(1)": "b.time-0"}
+RUN_OF = {"a.step": "a-run", "a.ttft": "a-run", "b.time-0": None}
+STEPS = ("a.step", "a.ttft")
+Outcome = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a process was asked."""
+
+    commit: str
+    benchmarks: tuple[str, ...]
+    device: str
+    cores: tuple[int, ...]
+    repeats: int
+    turns: str | None
+
+
+@dataclass
+class Scripted(Processes):
+    """Answers as a process would; `change` says what of an answer goes otherwise."""
+
+    change: Callable[[int, Outcome], Outcome] = lambda number, outcome: {}
+    asked: list[Asked] = field(default_factory=list)
+    measured: list[Asked] = field(default_factory=list)
+
+    def run(self, job: Job, timeout_s: float) -> Ended:
+        told = job.variables
+        wanted = json.loads(Path(told["KVTRAIL_WORK"]).read_text())
+        number, device = len(self.asked), told.get("CUDA_VISIBLE_DEVICES", "cpu")
+        names, repeats = tuple(wanted["benchmarks"]), wanted["repeats"]
+        turns = told.get(TURNS_VARIABLE)
+        asked = Asked(told["KVTRAIL_LABEL"], names, device, job.cores, repeats, turns)
+        self.asked.append(asked)
+        self.measured += [] if TRIAL_VARIABLE in told else [asked]
+        outcomes = []
+        for turn in range(repeats):
+            for name in names:
+                outcome = {"name": name, "status": "measured", "reason": "", "windows": ()}
+                outcome |= {"samples": (1.0 + number + turn,), "run": RUN_OF[name], "seconds": 0.45}
+                outcomes.append(outcome | self.change(number, outcome))
+        answer = {"span": (0.0, 1.0), "outcomes": outcomes}
+        Path(told["KVTRAIL_RESULT"]).write_text(json.dumps(answer))
+        return Ended(1.0, 1, "")
+
+
+@pytest.fixture(autouse=True)
+def watch(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """Sees nothing of a GPU, unless a test says what."""
+    watch = MagicMock()
+    watch.return_value.peak_memory_bytes.return_value = None
+    watch.return_value.conditions.return_value = None
+    monkeypatch.setattr(lives_module, "GpuWatch", watch)
+    return watch.return_value
+
+
+def lives_of(
+    toy: ToyProject, processes: Processes, *devices: str, is_compared: bool = True
+) -> Lives:
+    life = BenchmarkLife(toy.root, BENCHMARKS, is_compared=is_compared, is_on_gpu=bool(devices))
+
+    def lay_out(name: str) -> Laid:
+        folder = OwnSuite(toy.root).folder_of(name)
+        return Laid(folder, folder, folder, name)
+
+    metrics = tuple(Metric(name, "seconds") for name in BENCHMARKS)
+    table = SubjectTable(name="toy", measure="true")
+    work = Work(life, "", table, metrics, lists_packages=False)
+    return Lives(work, shared_out(devices or ["cpu"]), lay_out, processes)
+
+
+def test_figures_of_one_run_come_from_one_process_and_others_from_others(
+    original: ToyProject,
+) -> None:
+    runner = Scripted()
+    base, head = original.commits[:2]
+    source = lives_of(original, runner)
+    pairs = pair_of_lives(source, base, head, head_first=True)
+    # Each commit runs everything once, unmeasured, before anything is measured.
+    tried = [(asked.commit, asked.benchmarks) for asked in runner.asked[:2]]
+    assert tried == [(base, tuple(RUN_OF)), (head, tuple(RUN_OF))]
+    # 0.9 s for both figures of a take 3 repeats, whose least is the figure; 0.45 s of b take 5.
+    assert [(asked.commit, asked.benchmarks, asked.repeats) for asked in runner.measured] == [
+        *((head, STEPS, 3), (base, STEPS, 3)),
+        *((head, ("b.time-0",), 5), (base, ("b.time-0",), 5)),
+    ]
+    assert set(pairs) == set(BENCHMARKS)
+    step = pairs["a.step"]
+    assert (step.head_first, step.base.commit, step.head.commit) == (True, base, head)
+    assert (step.head.samples, step.head.value) == ((3.0, 4.0, 5.0), 3.0)
+    pair_of_lives(source, base, head, metrics=["b.time(1)"])
+    assert [asked.benchmarks for asked in runner.measured[4:]] == [("b.time-0",)] * 2
+
+
+def test_runs_with_windows_take_turns_on_a_cpu_and_readings_hold_them_all(
+    original: ToyProject,
+) -> None:
+    commits, together = original.commits[:2], threading.Barrier(2)
+
+    class InTurns(Scripted):
+        def run(self, job: Job, timeout_s: float) -> Ended:
+            if TURNS_VARIABLE in job.variables:
+                together.wait(30)  # never met by processes that run one after the other
+            return super().run(job, timeout_s)
+
+    def windowed(number: int, outcome: Outcome) -> Outcome:
+        [figure] = outcome["samples"]
+        # One window of the first process is disturbed.
+        windows = (figure, figure * (9 if figure == 3.0 else 1), figure, figure, figure)
+        return {"windows": windows} if outcome["name"] in STEPS else {}
+
+    runner = InTurns(change=windowed)
+    pairs = pair_of_lives(lives_of(original, runner), *commits, head_first=True)
+    step = pairs["a.step"]
+    assert sorted([step.base.value, step.head.value]) == pytest.approx([3.0, 4.0])
+    assert sorted([*step.base.samples, *step.head.samples]) == [3.0] * 4 + [4.0] * 5 + [27.0]
+    assert (step.base.commit, step.head.commit) == tuple(commits)
+    assert len(pairs["b.time(1)"].base.samples) == 5
+    first, second = (asked for asked in runner.measured if asked.turns is not None)
+    assert first.turns != second.turns
+    assert first.benchmarks == second.benchmarks == STEPS
+    assert first.cores == second.cores
+    assert (len(first.cores), first.repeats, second.repeats) == (1, 1, 1)
+    # On a GPU processes run one after the other.
+    on_gpu = InTurns(change=windowed)
+    pair_of_lives(lives_of(original, on_gpu, "GPU-a"), *commits)
+    assert {asked.turns for asked in on_gpu.asked} == {None}
+
+
+def test_both_halves_of_a_pair_are_on_the_device_that_was_asked_for(
+    original: ToyProject, watch: MagicMock
+) -> None:
+    braked = GpuConditions(1980, 1980, 1980, ("hw_power_brake_slowdown",), 60, 10)
+    watch.conditions.return_value = braked
+    runner = Scripted()
+    source = lives_of(original, runner, "GPU-a", "GPU-b")
+    pairs = pair_of_lives(source, *original.commits[:2], metrics=["a.step"], device="GPU-b")
+    assert [asked.device for asked in runner.asked] == ["GPU-b"] * 4
+    assert pairs["a.step"].base.device == pairs["a.step"].head.device == "GPU-b"
+    # A GPU's workloads have their full size: one run a process.
+    assert {asked.repeats for asked in runner.asked} == {1}
+    assert "The host held the GPU back" in (pairs["a.step"].discarded or "")
+
+
+def test_a_commit_is_prepared_once_whatever_came_of_it(original: ToyProject) -> None:
+    failed = {"status": "failed", "samples": (), "reason": "ImportError: no torch"}
+    runner = Scripted(change=lambda *_: failed)
+    source = lives_of(original, runner)
+    for _ in range(2):
+        with pytest.raises(CommitUnusable, match="ImportError: no torch") as caught:
+            source.prepare(original.commits[0])
+        assert not caught.value.is_lacking
+    assert len(runner.asked) == 1
+
+
+def test_what_one_commit_lacks_is_told_and_the_rest_is_measured(original: ToyProject) -> None:
+    def skip(number: int, outcome: Outcome) -> Outcome:
+        skipped = {"status": "skipped", "samples": (), "reason": "not yet"}
+        return skipped if outcome["name"] == "a.ttft" else {}
+
+    source = lives_of(original, Scripted(change=skip))
+    absences = source.prepare(original.commits[0])
+    assert {name: absence.reason for name, absence in absences.items()} == {"a.ttft": "not yet"}
+    assert not absences["a.ttft"].has_failed
+    assert set(pair_of_lives(source, *original.commits[:2])) == {"a.step", "b.time(1)"}
+
+
+def test_each_device_has_its_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(2, 12)))
+    assert shared_out(["cpu"]) == [Place(name="cpu")]
+    cores = [place.cores for place in shared_out(["GPU-a", "GPU-b", "GPU-c"])]
+    assert cores == [(2, 3, 4), (5, 6, 7), (8, 9, 10)]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    assert [place.cores for place in shared_out(["a", "b", "c"])] == [(0,), (1,), (0,)]
+
+
+def test_commits_are_tried_at_the_same_time_each_on_its_own_device(original: ToyProject) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def meet(number: int, outcome: Outcome) -> Outcome:
+        if outcome["name"] == "a.step" and number < 2:
+            # Passed only if two processes that try different commits run at once.
+            both.wait()
+        return {}
+
+    runner = Scripted(change=meet)
+    source = lives_of(original, runner, "GPU-0", "GPU-1")
+    wanted = set(zip(original.commits[:2], source.devices, strict=True))
+    with ThreadPoolExecutor(2) as pool:
+        for pair in [
+            pool.submit(source.round, [commit, commit], device=device) for commit, device in wanted
+        ]:
+            pair.result(timeout=120)
+    assert {(asked.commit, asked.device) for asked in runner.asked[:2]} == wanted
+    assert {(asked.commit, asked.device) for asked in runner.asked} == wanted
+
+
+def test_a_count_of_nothing_is_a_figure_of_a_history_and_no_end_of_a_comparison(
+    original: ToyProject,
+) -> None:
+    def nothing(number: int, outcome: Outcome) -> Outcome:
+        return {"samples": (0.0,)} if outcome["name"] == "a.step" else {}
+
+    head = original.commits[-1]
+    source = lives_of(original, Scripted(change=nothing), is_compared=False)
+    assert source.prepare(head) == {}
+    assert one_life(source, head)["a.step"].value == 0
+    compared = lives_of(original, Scripted(change=nothing))
+    absence = compared.prepare(head)["a.step"]
+    assert absence.reason == "it gave 0, and only positive figures have a ratio"
+    assert not absence.has_failed
+    reading = one_life(source, head)["a.step"]
+    with pytest.raises(MeasurementFailed, match="only positive figures can be compared"):
+        Pair(reading, reading, head_first=False)
+
+
+def test_a_process_that_fails_costs_a_life_its_own_figures_only(original: ToyProject) -> None:
+    def failing(number: int, outcome: Outcome) -> Outcome:
+        # All of the first process succeeds: it tries the commit.
+        failed = {"status": "failed", "samples": (), "reason": "gone"}
+        return failed if number and outcome["name"] == "b.time-0" else {}
+
+    with pytest.raises(SampleFailed, match="gone") as caught:
+        one_life(lives_of(original, Scripted(change=failing)), original.commits[0])
+    assert caught.value.benchmarks == ("b.time(1)",)
+    assert caught.value.round is not None
+    assert set(caught.value.round.readings[0]) == set(STEPS)
