@@ -1,26 +1,16 @@
-"""What a life ran with: the Python that did its work, and packages that are not the commit's."""
+"""What a life ran with: the Python that did its work, its packages, and modules from elsewhere."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 from declared_repository import DeclaredRepository, noisy, seen
-from toy_repository import ToyRepository
 
-from asv_bench.measure.interpreter import Watched
-from asv_bench.measure.processes import Processes
-from asv_bench.measure.software import Software
-from asv_bench.subjects.choose import declared_by
-from asv_bench.subjects.declared import DeclaredSubject
-
-BENCH = "import time\ntime.sleep(0.05)\n"
+SEEN = seen("")
 
 
 def distribution(folder: Path, name: str, version: str) -> None:
@@ -31,26 +21,20 @@ def distribution(folder: Path, name: str, version: str) -> None:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Path:
-    """A virtual environment with one package, and a line that makes its Python complain."""
-    home = tmp_path / "env"
-    (home / "bin").mkdir(parents=True)
-    base = Path(sys._base_executable)  # type: ignore[attr-defined]
-    (home / "pyvenv.cfg").write_text(
-        f"home = {base.parent}\ninclude-system-site-packages = false\n"
-    )
-    for name in ("python", "python3"):
-        (home / "bin" / name).symlink_to(base.resolve())
-    major, minor = sys.version_info[:2]
-    packages = home / "lib" / f"python{major}.{minor}" / "site-packages"
+def site(tmp_path: Path) -> Path:
+    """The packages of a virtual environment: one, and a line that makes its Python complain."""
+    command = [sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"]
+    subprocess.run(command, check=True)
+    [packages] = (tmp_path / "env").glob("lib/python*/site-packages")
     distribution(packages, "toylib", "4.55")
     (packages / "broken.pth").write_text("import nothing_of_this_name\n")
-    return home
+    return packages
 
 
-def cell(toy: ToyRepository, *command: str) -> Software:
-    """What the command of HEAD ran with."""
-    subject = DeclaredSubject.of_command(toy.root, command)
+def cell(made: DeclaredRepository, measure: str):
+    """What HEAD ran with, measured so."""
+    made.declare(f"[subject]\nname = 'toy'\nmeasure = '''{measure}'''")
+    subject = made.subject
     commit = subject.resolve("HEAD").hash
     with subject.pairs() as source:
         source.prepare(commit)
@@ -60,83 +44,40 @@ def cell(toy: ToyRepository, *command: str) -> Software:
 @pytest.mark.parametrize(
     "line",
     [
-        "python bench.py",
         "cd sub && python ../bench.py",
-        "env A=1 python bench.py",
-        "taskset -c {core} python bench.py",
+        "env A=1 taskset -c {core} python bench.py",
         "bash -c 'time python bench.py'",
-        "sh -c 'python bench.py'",
         "nice timeout 60 python bench.py; true",
-        "./bench.py",
         "cd sub && ./up.sh",
-        "cd sub && ../../env/bin/python3 ../bench.py",
+        "cd sub && {env}/bin/python3 ../bench.py",
         "python -c 'import os; os.system(\"{other} -c 0\")' && python bench.py",
     ],
 )
 def test_the_python_that_runs_is_asked_for_its_packages(
-    declared, environment: Path, monkeypatch: pytest.MonkeyPatch, line: str
+    declared, site: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    made = declared("", f"#!/usr/bin/env python3\n{BENCH}")
-    (made.root / "bench.py").chmod(0o755)
-    (made.root / "sub").mkdir()
-    (made.root / "sub" / "up.sh").write_text("#!/bin/sh\nexec ../bench.py\n")
-    (made.root / "sub" / "up.sh").chmod(0o755)
-    (made.root / "json.py").write_text("raise SystemExit")
-    made.toy.git("add", ".")
-    made.toy.git("commit", "-q", "-m", "more files")
-    monkeypatch.setenv("PATH", f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    line = line.format(core=min(os.sched_getaffinity(0)), other=sys.executable)
-    found = cell(made.toy, line.replace("../../env", str(environment)))
-    assert Path(found.interpreter or "").parent == environment / "bin"
+    env = site.parents[2]
+    made = declared("", f"#!/usr/bin/env python3\n{SEEN}")
+    made.change(
+        "more files", {"sub/up.sh": "#!/bin/sh\nexec ../bench.py\n", "json.py": "raise SystemExit"}
+    )
+    for name in ("bench.py", "sub/up.sh"):
+        (made.root / name).chmod(0o755)
+    made.git("commit", "-qam", "modes")
+    monkeypatch.setenv("PATH", f"{env / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    core = min(os.sched_getaffinity(0))
+    found = cell(made, line.format(core=core, other=sys.executable, env=env))
+    assert Path(found.interpreter or "").parent == env / "bin"
     assert found.packages == {"toylib": "4.55"}
 
 
-@pytest.mark.parametrize("script", ["#!\nexit 0", "exit 0", ": python bench.py"])
-def test_without_a_python_there_are_no_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
-    toy = ToyRepository.make(tmp_path / "toy")
-    monkeypatch.chdir(toy.root)
-    (toy.root / "run").write_text(f"{script}\n")
-    (toy.root / "run").chmod(0o755)
-    toy.git("add", "run")
-    toy.git("commit", "-q", "-m", "a program")
-    found = cell(toy, "./run here")
+@pytest.mark.parametrize("script", ["#!\nexit 0", ": python bench.py"])
+def test_without_a_python_there_are_no_packages(declared, script: str) -> None:
+    made = declared("", f"{script}\n")
+    (made.root / "bench.py").chmod(0o755)
+    made.git("commit", "-qam", "a program")
+    found = cell(made, "./bench.py here")
     assert (found.interpreter, found.packages) == (None, {})
-
-
-def test_what_a_launcher_has_just_begun_is_not_the_python_of_a_life(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A launcher that was just started may have no command line yet; what it starts has one."""
-    code = "import os, time; print(os.fork() or '', flush=True); time.sleep(60)"
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert launcher.stdout is not None
-    child = max(launcher.stdout.readline(), launcher.stdout.readline()).decode().strip()
-    read_bytes, of_child = Path.read_bytes, list[Path]()
-
-    def read(path: Path) -> bytes:
-        of_child.extend([path] if path.parent.name == child else [])
-        is_early = path == Path(f"/proc/{launcher.pid}/cmdline") and not of_child
-        return b"" if is_early else read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", read)
-    watched, ended = Watched(Processes()), threading.Event()
-    watching = threading.Thread(target=watched._watch, args=(launcher.pid, ended))
-    watching.start()
-    try:
-        deadline = time.monotonic() + 20
-        while len(of_child) < 8 and time.monotonic() < deadline:
-            time.sleep(0.01)
-    finally:
-        ended.set()
-        watching.join()
-        os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.communicate()
-    assert len(of_child) >= 8
-    assert watched.python is None
 
 
 TABLES = """
@@ -166,13 +107,11 @@ def tinytext(folder: Path, own: str, files: dict[str, str]) -> DeclaredRepositor
     made = DeclaredRepository.make(folder / "toy", TABLES)
     for version, figure in enumerate((5.0, 5.3), 1):
         texts = {**files, "setup.sh": SETUP + own, "version": str(version)}
-        for name, text in texts.items():
-            (made.root / name).write_text(text)
-        made.toy.git("add", *texts)
-        made.commit(seen(noisy("step_ms", figure)), f"version {version}")
+        made.change(f"version {version}", {**texts, "bench.py": seen(noisy("step_ms", figure))})
     return made
 
 
+@pytest.mark.usefixtures("kvtrail", "asks_for_packages")
 @pytest.mark.parametrize(
     ("own", "files"),
     [
@@ -185,13 +124,11 @@ def tinytext(folder: Path, own: str, files: dict[str, str]) -> DeclaredRepositor
     ids=["pyproject", "poetry", "setup.cfg", "setup.py", "in the tree"],
 )
 def test_what_is_made_of_the_commit_is_no_package_that_it_ran_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str]
+    tmp_path: Path, own: str, files: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "cache")
-    made = tinytext(tmp_path, own, files)
-    subject = declared_by(made.root / "kvtrail.toml")
+    subject = tinytext(tmp_path, own, files).subject
+    commit = subject.resolve("HEAD").hash
     with subject.pairs() as source:
-        commit = subject.resolve("HEAD").hash
         source.prepare(commit)
         packages = subject.cells[commit].packages
     assert packages["dep"] == "2"
@@ -204,12 +141,78 @@ def test_compare_and_explain_name_the_dependency_and_not_the_package_under_test(
 ) -> None:
     noted = f'{OWN}{NOTED} > "$KVTRAIL_OUT/tt.dist-info/direct_url.json"'
     made = tinytext(tmp_path, noted, {})
-    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
-    assert said.code == 3, said.text
+    said = kvtrail(made, "compare", "HEAD~1", "HEAD", "--quick")
     assert "Base and head ran with other packages: dep 1 → 2." in said.text
-    cell = said.record["results"]["cells"][made.toy.git("rev-parse", "HEAD")]
+    cell = said.record["results"]["cells"][made.git("rev-parse", "HEAD")]
     assert cell["packages"]["dep"] == "2"
     assert cell["variables"]["PYTHONPATH"] == "$KVTRAIL_OUT:$KVTRAIL_TREE"
-    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--anyway")
+    said = kvtrail(made, "explain", "HEAD~1", "HEAD", "--anyway")
     [cause] = said.record["results"]["causes"]
     assert cause["sentence"] == "another version of dep 1 → 2"
+
+
+IMPORTS = """
+    [subject]
+    name = "toy"
+    setup = "{setup}"
+    measure = "{site.parent.parent.parent}/bin/python bench/b.py"
+    env = {{ PYTHONPATH = "{paths}" }}
+
+    [metrics.step]
+    path = "step"
+    """
+BENCH = f"""{SEEN}
+import json, os, toylib
+json.dump({{"step": toylib.STEP}}, open(os.environ["KVTRAIL_RESULT"], "w"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "paths", "place"),
+    [
+        # Ends that import the same files are named,
+        ("true", "{root}/src", "{root}/src/toylib"),
+        ("true", "", "{root}/src/toylib"),
+        ("echo $KVTRAIL_TREE/src > {site}/toylib.pth", "", "/tree/src/toylib"),
+        ("cp -r $KVTRAIL_TREE/src/toylib {site}/", "", "{site}/toylib"),
+        # and those that import their own are not.
+        ("true", "$KVTRAIL_TREE/src", ""),
+        ("cp -r src/toylib $KVTRAIL_OUT/", "$KVTRAIL_OUT", ""),
+    ],
+)
+def test_commits_whose_code_comes_from_one_place_are_named_before_the_verdict(
+    kvtrail,
+    site: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setup: str,
+    paths: str,
+    place: str,
+) -> None:
+    # Lives import from the user's own files here, and Python would leave bytecode beside them.
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    root = tmp_path / "toy"
+    if "{site}" not in setup and "{root}" not in paths:
+        (site / "__editable__.toylib-1.pth").write_text(f"{root}/src\n")
+    where = {"root": root, "site": site}
+    keys = {"setup": setup.format(**where), "paths": paths.format(**where)}
+    made = DeclaredRepository.make(root, IMPORTS.format(**keys, site=site))
+    texts = {"pyproject.toml": '[project]\nname = "ToyLib"\n', "bench/b.py": BENCH}
+    for step in (1, 2):
+        library = dict.fromkeys(("src/toylib/__init__.py", "tests/__init__.py"), f"STEP = {step}\n")
+        made.change(f"step {step}", {**texts, **library})
+    (site / "tests").mkdir()
+    (site / "tests" / "__init__.py").write_text("")
+    said = kvtrail(made, "compare", "HEAD~1", "HEAD", "--quick")
+    warnings = [one for one in said.record["warnings"] if "toylib" in one]
+    if not place:
+        assert (said.verdicts, warnings) == ({"step": "slower"}, [])
+        return
+    [warning] = warnings
+    base, head = (made.git("rev-parse", "--short=8", name) for name in ("HEAD~1", "HEAD"))
+    both = base if "/tree/" in place else f"{base} and {head}"
+    assert f"The Python of {both} imports toylib from " in warning
+    assert place.format(**where) in warning
+    shown, found = said.text.replace(" ", ""), warning.replace(" ", "")
+    assert shown.index(found[:60]) < shown.index("step:" + said.verdicts["step"])
+    assert str(root) not in str(said.record["results"]["cells"])
