@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,97 +13,79 @@ from declared_repository import DeclaredRepository
 from asv_bench.errors import Refused
 from asv_bench.fleet.host import Host, Order
 from asv_bench.measure.samples import CommitUnusable
-from asv_bench.subjects.choose import declared_by
-from asv_bench.subjects.declared import DeclaredSubject
 
 TABLES = """
     [subject]
     name = "toy"
-    measure = '''{measure}'''
-    pinned = {pinned}
+    measure = '''{}'''
+    pinned = {}
     """
+Live = Callable[[DeclaredRepository, str], object]
 
 
-def lives_here(subject: DeclaredSubject, commit: str) -> None:
-    """One life, on this machine."""
-    with subject.pairs() as source:
-        source.prepare(commit)
-
-
-def lives_on_a_host(subject: DeclaredSubject, commit: str) -> None:
+def lives_on_a_host(made: DeclaredRepository, word: str) -> None:
     """One life, as on a host of a fleet."""
-    host = Host()
+    subject = made.subject
+    commit = subject.resolve(word).hash
+    host = Host(Order.of(subject, [commit]), 1, "here", lambda *_: ())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempfile.tempdir", None)
-        host.begin(Order.of(subject, [commit]), 1, "here", lambda *_: ())
+        host.begin()
     if error := host.measure("prepare", 0, False, commit).error:
         raise error
 
 
-WAYS = pytest.mark.parametrize("live", [lives_here, lives_on_a_host])
+WAYS = (DeclaredRepository.prepared, lives_on_a_host)
+IN_BOTH_WAYS = pytest.mark.parametrize("live", WAYS)
 
 
-def files(folder: Path) -> dict[str, str]:
-    """Names and texts of all files below a folder."""
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.*")}
+@pytest.fixture
+def made(tmp_path: Path) -> DeclaredRepository:
+    """A repository beside a folder of files that no life may change."""
+    (tmp_path / "outside" / "sub").mkdir(parents=True)
+    (tmp_path / "outside" / "sub" / "old.txt").write_text("old")
+    return DeclaredRepository.make(tmp_path / "toy", "", "committed")
 
 
-def declared(made: DeclaredRepository, measure: str, *pinned: str) -> DeclaredSubject:
-    """The subject with these pinned paths."""
-    path = made.root / "kvtrail.toml"
-    path.write_text(TABLES.format(measure=measure, pinned=list(pinned)))
-    return declared_by(path)
-
-
-@WAYS
+@IN_BOTH_WAYS
 @pytest.mark.parametrize(
     ("link", "target", "pinned"),
     [
         ("b", "{outside}", "b/sub"),
         ("b", "../../../outside", "b/sub/new.txt"),
         ("b", "lib", "b/sub"),
-        ("b/sub", "{outside}/sub", "b/sub/deep"),
         ("b/sub", "../lib/sub", "b/sub"),
         ("b", "{outside}/sub/old.txt", "b"),
-        ("b", "lib/sub/old.txt", "b"),
         ("b", None, "b/sub"),
         ("b", "b", "b/sub"),
     ],
 )
 def test_nothing_is_written_through_a_link_of_the_commit(
-    tmp_path: Path, live, link: str, target: str | None, pinned: str
+    made: DeclaredRepository, live: Live, link: str, target: str | None, pinned: str
 ) -> None:
-    outside = tmp_path / "outside"
-    made = DeclaredRepository.make(tmp_path / "toy", "")
-    for folder in (outside, made.root / "lib"):
-        (folder / "sub").mkdir(parents=True)
-        (folder / "sub" / "old.txt").write_text("old")
-    (made.root / link).parent.mkdir(exist_ok=True)
-    if target is None:
-        (made.root / link).write_text("a file")
-    else:
+    outside = made.root.with_name("outside")
+    made.change("a file", {"lib/sub/old.txt": "old", link: "a file"})
+    if target is not None:
+        (made.root / link).unlink()
         (made.root / link).symlink_to(target.format(outside=outside))
-    made.toy.git("add", "--all")
-    commit = made.commit("", "with a link")
-    before = files(outside)
+        made.git("commit", "-qam", "a link")
     (made.root / link).unlink()
-    place = made.root / pinned
-    place = place if "." in place.name else place / "new.txt"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("new")
-    name = place.relative_to(made.root)
-    ways = [name, *list(name.parents)[:-1]]
-    real = " && ".join(f"! test -L {way}" for way in ways)
+    name = Path(pinned if pinned.endswith(".txt") else f"{pinned}/new.txt")
+    (made.root / name).parent.mkdir(parents=True, exist_ok=True)
+    (made.root / name).write_text("new")
+    real = " && ".join(f"! test -L {way}" for way in [name, *list(name.parents)[:-1]])
     measure = f'test "$(cat {name})" = new && test "$(cat lib/sub/old.txt)" = old && {real}'
-    live(declared(made, measure, pinned), commit)
-    assert files(outside) == before
+    made.declare(TABLES.format(measure, [pinned]))
+    live(made, "HEAD")
+    assert [path for path in outside.rglob("*") if path.is_file()] == [outside / "sub" / "old.txt"]
+    assert (outside / "sub" / "old.txt").read_text() == "old"
 
 
-@WAYS
-def test_what_links_of_the_working_tree_lead_to_is_pinned(tmp_path: Path, live) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", "", "committed")
-    outside = tmp_path / "outside"
-    outside.mkdir()
+@IN_BOTH_WAYS
+def test_what_links_of_the_working_tree_lead_to_is_pinned(
+    made: DeclaredRepository, live: Live
+) -> None:
+    outside = made.root.with_name("outside")
     (outside / "data.txt").write_text("data")
     (outside / "empty").mkdir()
     (outside / "other").symlink_to("data.txt")
@@ -115,81 +98,58 @@ def test_what_links_of_the_working_tree_lead_to_is_pinned(tmp_path: Path, live) 
         "test $(cat folder/data.txt) = data && test $(readlink folder/other) = data.txt && "
         "test -d folder/empty && test $(readlink folder/gone) = /no/such/place"
     )
-    subject = declared(made, measure, "bench.py", "folder")
-    first = subject.fixed
-    live(subject, made.toy.git("rev-parse", "HEAD"))
-    shutil.move(tmp_path / "moved", outside)
+    made.declare(TABLES.format(measure, ["bench.py", "folder"]))
+    first = made.subject.fixed
+    live(made, "HEAD")
+    shutil.move(outside.with_name("moved"), outside)
     (outside / "data.txt").write_text("edited")
-    assert declared(made, measure, "bench.py", "folder").fixed != first
+    assert made.subject.fixed != first
 
 
-@WAYS
+@IN_BOTH_WAYS
 @pytest.mark.parametrize("path", ["gone.py", "bench.py/x", "circle", "dangling", "x" * 300, "pipe"])
-def test_a_pinned_path_that_is_not_there_is_a_sentence(tmp_path: Path, live, path: str) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", "", "")
+def test_a_pinned_path_that_is_not_there_is_a_sentence(
+    made: DeclaredRepository, live: Live, path: str
+) -> None:
     (made.root / "circle").symlink_to("circle")
     (made.root / "dangling").symlink_to("nowhere")
     os.mkfifo(made.root / "pipe")
+    made.declare(TABLES.format("true", [path]))
     with pytest.raises(Refused, match=f"{path}.* (cannot be read|is neither a file nor)"):
-        live(declared(made, "true", path), made.toy.git("rev-parse", "HEAD"))
+        live(made, "HEAD")
 
 
-def test_pinned_paths_are_the_same_however_they_are_written(kvtrail, tmp_path: Path) -> None:
-    made = DeclaredRepository.make(tmp_path / "toy", "", "1")
+def test_pinned_paths_are_the_same_however_they_are_written(
+    kvtrail, made: DeclaredRepository
+) -> None:
     for text in ("1", "2"):
-        for name in ("w", "d/one", "d/two", "[x]"):
-            (made.root / name).parent.mkdir(exist_ok=True)
-            (made.root / name).write_text(text)
-        made.toy.git("add", "--all")
-        made.commit("1", text)
-    declared(made, "true", "./w", "d//", "d/./one", "d", "./[x]")
-    said = kvtrail(made.toy, "compare", "HEAD~1", "HEAD")
+        made.change(text, dict.fromkeys(("w", "d/one", "d/two", "[x]"), text))
+    made.declare(TABLES.format("true", ["./w", "d//", "d/./one", "d", "./[x]"]))
+    said = kvtrail(made, "compare", "HEAD~1", "HEAD")
     assert said.verdicts == {"wall_s": "same"}, said.text
 
 
-def test_a_subject_in_a_folder_of_its_repository(declared) -> None:
-    made = declared("", "")
-    without = made.toy.git("rev-parse", "HEAD")
-    folder = made.root / "tools" / "speed"
-    folder.mkdir(parents=True)
-    for place in (made.root, folder):
-        (place / "life.sh").write_text(f"test -f {'bench.py' if place == made.root else 'here'}")
-    (folder / "here").write_text("")
-    made.toy.git("add", "--all")
-    made.commit("", "with the folder")
-    (folder / "life.sh").write_text("test -f here && test -f ../../bench.py && echo today")
-    path = folder / "kvtrail.toml"
-    path.write_text(
-        TABLES.format(
-            measure='sh life.sh | grep today && test "$PWD" = "$KVTRAIL_TREE/tools/speed"',
-            pinned=["./life.sh"],
-        )
-    )
-    tables = path.read_text()
+def test_a_subject_in_a_folder_of_its_repository(made: DeclaredRepository, tmp_path: Path) -> None:
+    texts = {"life.sh": "test -f bench.py", "speed/life.sh": "test -f here", "speed/here": ""}
+    made.change("with the folder", texts)
+    (made.root / "speed" / "life.sh").write_text("test -f here && test -f ../bench.py && echo now")
+    measure = 'sh life.sh | grep now && test "$PWD" = "$KVTRAIL_TREE/speed"'
+    tables = TABLES.format(measure, ["./life.sh"]).replace('"toy"', '"toy"\nrepository = "speed"')
     for labels in ("", '[axis]\nkind = "labels"\nlabels = ["a", "b"]'):
-        path.write_text(f"{tables}\n{labels}")
-        for live in (lives_here, lives_on_a_host):
-            subject = declared_by(path)
-            live(subject, subject.resolve("a" if labels else "HEAD").hash)
-    assert subject.to_json()["folder"] == "tools/speed"
-    path.write_text(tables.replace("['./life.sh']", "[]"))
-    with pytest.raises(CommitUnusable, match="it has no folder tools/speed") as caught:
-        lives_here(declared_by(path), without)
+        made.declare(f"{tables}\n{labels}")
+        for live in WAYS:
+            live(made, "a" if labels else "HEAD")
+    made.declare(tables.replace("['./life.sh']", "[]"))
+    assert made.subject.to_json()["folder"] == "speed"
+    with pytest.raises(CommitUnusable, match="it has no folder speed") as caught:
+        made.prepared("HEAD~1")
     assert caught.value.is_lacking
-
-
-def test_lives_do_not_follow_a_link_out_of_the_files_of_the_commit(
-    declared, tmp_path: Path
-) -> None:
-    made = declared("", "")
-    (tmp_path / "outside").mkdir()
+    # A link out of the commit's files is no folder of them.
+    shutil.rmtree(made.root / "speed")
     (made.root / "speed").symlink_to(tmp_path / "outside")
-    made.toy.git("add", "--all")
-    commit = made.commit("", "with a link")
+    made.git("add", "speed")
+    made.change("a link", {"bench.py": ""})
     (made.root / "speed").unlink()
     (made.root / "speed").mkdir()
-    path = made.root / "speed" / "kvtrail.toml"
-    path.write_text(TABLES.format(measure="touch written", pinned=[]))
     with pytest.raises(CommitUnusable, match="it has no folder speed"):
-        lives_here(declared_by(path), commit)
-    assert list((tmp_path / "outside").iterdir()) == []
+        made.prepared()
