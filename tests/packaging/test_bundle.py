@@ -125,8 +125,8 @@ class TestRunScript:
         (programs / "nox").touch(mode=0o755)
         (programs / "python").write_text(
             '#!/bin/sh\necho "args:$*"; echo "no index:$PIP_NO_INDEX links:$PIP_FIND_LINKS"\n'
-            'echo "host:$KVTRAIL_HOST_PYTHON"; mkdir -p reports/asv; echo 1 > reports/asv/new\n'
-            "exit 7\n"
+            'echo "host:$KVTRAIL_HOST_PYTHON folders:${KVTRAIL_DIR-}${KVTRAIL_TREE-}"\n'
+            "mkdir -p reports/asv; echo 1 > reports/asv/new\nexit 7\n"
         )
         (programs / "python").chmod(0o755)
         return bundle
@@ -167,7 +167,9 @@ class TestRunScript:
         clone, tree = tmp_path / "kvtrail", tmp_path / "tree"
         tree.mkdir()
         (tree / "only-here").write_text("three")
-        self.run(bundle, "bench", KVTRAIL_TREE=str(tree))
+        ran = self.run(bundle, "bench", KVTRAIL_TREE=str(tree), KVTRAIL_DIR=str(clone))
+        # Such as tests of this script would write there.
+        assert "folders:\n" in ran.stdout
         assert (clone / "only-here").exists()
         assert not (clone / "file").exists()
         self.run(bundle, "bench")

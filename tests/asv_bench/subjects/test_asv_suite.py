@@ -207,6 +207,35 @@ def test_a_suite_has_a_history_in_which_changes_are_confirmed(kvtrail, tmp_path:
     assert (change["subject"], change["standing"]) == ("change 1", "regression")
 
 
+DECIDED = """
+import random
+import toy
+
+def ran(name):
+    print(file=open({log!r} + name, "a"))
+
+def track_clear():
+    ran("clear")
+    return toy.value()
+
+def track_noisy():
+    ran("noisy")
+    return random.uniform(1, 2)
+"""
+
+
+@pytest.mark.thorough
+def test_a_benchmark_with_its_answer_is_not_run_again(kvtrail, tmp_path: Path) -> None:
+    made = Repository.make(tmp_path / "toy")
+    made.write("toy", DECIDED.format(log=str(tmp_path / "ran-")))
+    said = kvtrail(made, "compare", "HEAD~1", "HEAD", *made.named, "--pairs", "10")
+    clear, noisy = (said.answers[f"bench_toy.track_{one}"] for one in ("clear", "noisy"))
+    assert (clear["verdict"], noisy["verdict"]) == ("slower", "inconclusive"), said.text
+    ran = [len((tmp_path / f"ran-{one}").read_text()) for one in ("clear", "noisy")]
+    # A life of each commit before the pairs, and then both commits' of each pair.
+    assert ran == [2 + 2 * clear["pairs_used"], 22]
+
+
 @pytest.mark.thorough
 def test_a_commit_is_installed_as_asv_does(
     kvtrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
