@@ -43,54 +43,36 @@ def test_a_pair_is_the_same_after_it_was_written() -> None:
     assert msgspec.convert(json.loads(json.dumps(pair.to_json())), Pair) == pair
 
 
-def test_log_come_in_order_and_only_to_their_part_and_commits(path: Path) -> None:
+def test_pairs_come_in_order_and_only_to_their_part_and_commits(path: Path) -> None:
     source = Logged(machine(), Log(path), "gate")
     measured = [source.round(["a", "b"]) for _ in range(3)]
-
-    again = machine(1)
-    kept = Log(path)
-    assert kept.restored == 3
+    again, kept = machine(1), Log(path)
+    assert (kept.restored, kept.finished) == (3, False)
     gate = Logged(again, kept, "gate")
-    assert [gate.round(["a", "b"]) for _ in range(3)] == measured
+    # All that was measured together is told, whichever metric is asked for.
+    metrics = [None, None, list(measured[2].readings[0])[:1]]
+    assert [gate.round(["a", "b"], metrics=names) for names in metrics] == measured
     assert again.measured["simulated"] == 0
     for part, head in (("gate", "b"), ("gate", "c"), ("search", "b")):
         fresh = Logged(again, kept, part).round(["a", head])
         assert fresh not in measured
     assert again.measured["simulated"] == 3
+    kept.finish()
+    assert Log(path).finished
 
 
-def test_a_kept_pair_tells_of_all_that_was_measured_together(path: Path) -> None:
-    class Rounds(SimulatedCommits):
-        """Measures two figures in the same lives, whichever is asked for."""
-
-        def pair(self, base, head, **options):
-            [pair] = super().pair(base, head, head_first=options["head_first"]).values()
-            return {"asked": pair, "also": pair}
-
-    source = Rounds({"a": 0.0, "b": 0.1}, Noise(), 0)
-    measured = Logged(source, Log(path), "pairs").round(["a", "b"])
-    again = Logged(source, Log(path), "pairs")
-    assert again.round(["a", "b"], metrics=["asked"]) == measured
-    assert source.measured["simulated"] == 1
-
-
-def test_a_commit_that_could_not_be_measured_is_not_tried_again(path: Path) -> None:
-    source = Logged(machine(), Log(path), "search")
+def test_what_a_commit_lacks_is_kept_and_an_unusable_one_not_tried_again(path: Path) -> None:
+    lacking = {"b": {"gone": Absence("it is not there", has_failed=False)}}
+    first, again = (ScriptedPairs(lambda *_: 1.0, absent=absent) for absent in (lacking, {}))
+    for source in (first, again):
+        assert Logged(source, Log(path), "pairs").prepare("b") == lacking["b"]
+    assert not again.prepared
     with pytest.raises(CommitUnusable):
-        source.round(["a", "gone"])
+        Logged(machine(), Log(path), "search").round(["a", "gone"])
     able = SimulatedCommits({"a": 0.0, "gone": 0.0}, Noise(), 0)
     with pytest.raises(CommitUnusable, match="no time for it"):
         Logged(able, Log(path), "search").round(["a", "gone"])
     assert able.measured["simulated"] == 0
-
-
-def test_what_a_commit_lacks_is_kept(path: Path) -> None:
-    lacking = {"b": {"gone": Absence("it is not there", has_failed=False)}}
-    first = ScriptedPairs(lambda *_: 1.0, absent=lacking)
-    Logged(first, Log(path), "pairs").prepare("b")
-    again = ScriptedPairs(lambda *_: 1.0)
-    assert Logged(again, Log(path), "pairs").prepare("b") == lacking["b"]
-    assert not again.prepared
 
 
 def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(path: Path) -> None:
@@ -101,23 +83,13 @@ def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(path: Path
     kept = Log(path)
     assert kept.restored == 1
     Logged(machine(), kept, "search").round(["a", "b"])
-    assert Log(path).restored == 2
-
-
-def test_the_answer_is_noted_once(path: Path) -> None:
+    # And one of anything else is left out with a sentence.
+    odd = ['{"settings": {"good": "z"}}', "no JSON", "[]", "3", ""]
+    path.write_text("\n".join([*odd, path.read_text()]))
     kept = Log(path)
-    assert not kept.finished
-    kept.finish()
-    assert Log(path).finished
-
-
-@pytest.mark.parametrize("line", ['{"settings": {"good": "z"}}', "no JSON", "[]", "3", ""])
-def test_a_line_of_anything_else_is_left_out_with_a_sentence(path: Path, line: str) -> None:
-    Logged(machine(), Log(path), "gate").round(["a", "b"])
-    path.write_text(f"{line}\n{path.read_text()}")
-    kept = Log(path)
-    assert kept.restored == 1
-    assert [sentence.partition(" of ")[0] for sentence in kept.complaints] == ["line 1"]
+    assert kept.restored == 2
+    numbers = [sentence.partition(" of ")[0] for sentence in kept.complaints]
+    assert numbers == [f"line {number}" for number in range(1, 6)]
 
 
 def test_the_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +105,10 @@ def test_the_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 KILLED = """
-import sys, time
+import sys
 from pathlib import Path
 from tests.asv_bench.measure.test_log import SlowPairs, bisect
-bisect(Path(sys.argv[1]), SlowPairs(float(sys.argv[2])))
+bisect(Path(sys.argv[1]), SlowPairs(0.02))
 """
 
 
@@ -154,21 +126,13 @@ class SlowPairs(SimulatedCommits):
 
 
 def bisect(path: Path, source: SimulatedCommits):
-    kept = Log(path)
-    return Search(
-        lambda part: Logged(source, kept, part),
-        "good",
-        [f"c{number}" for number in range(40)],
-        SIMULATED,
-    ).run()
+    kept, commits = Log(path), [f"c{number}" for number in range(40)]
+    return Search(lambda part: Logged(source, kept, part), "good", commits, SIMULATED).run()
 
 
 def test_a_killed_search_goes_on_with_the_pairs_it_had(path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(path), "0.02"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], cwd=ROOT, env=env)
     deadline = time.monotonic() + 120
     while not path.exists() or path.read_text().count('"part":"search"') < 5:
         assert process.poll() is None, "the search ended before it was killed"
@@ -180,12 +144,9 @@ def test_a_killed_search_goes_on_with_the_pairs_it_had(path: Path) -> None:
     kept = Log(path).restored
     source = SlowPairs(0.0)
     finding = bisect(path, source)
-    assert finding.outcome is Outcome.FOUND
-    assert finding.suspects == ("c23",)
+    assert (finding.outcome, finding.suspects) == (Outcome.FOUND, ("c23",))
     assert kept >= FIRST_LOOK + 5
-    total = Log(path).restored
-    assert source.measured["simulated"] == total - kept > 0
-
+    assert source.measured["simulated"] == Log(path).restored - kept > 0
     replayed = SlowPairs(0.0)
     assert bisect(path, replayed) == finding
     assert replayed.measured["simulated"] == 0

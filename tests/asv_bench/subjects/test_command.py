@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -54,24 +53,6 @@ def test_a_slower_command_is_found(compare, toy: ToyRepository) -> None:
         f"One commit lies between: {head} sleep 0.020 (Test).",
         f"Why: kvtrail explain {base} {head} -- sh bench.sh",
     ]
-
-
-def test_the_verdict_is_told_before_what_differs_is_looked_for(
-    compare, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-
-    def look(*asked: object, **options: object) -> list[str]:
-        sys.stdout.flush()
-        told.append(sys.stdout.buffer.getvalue().decode())
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("asv_bench.session.comparing.why", look)
-    code, _, record = compare(*ENDS, "--", *COMMAND)
-    (before,) = told
-    assert "wall_s: slower" in before
-    # Who has the answer need not wait for the rest.
-    assert (code, record["results"]["why"], record["results"]["interrupted"]) == (3, [], False)
 
 
 def test_a_record_on_standard_output_is_alone_there(toy: ToyRepository) -> None:

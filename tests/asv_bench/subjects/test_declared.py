@@ -344,16 +344,3 @@ def test_the_file_is_found_by_its_name_and_the_same_commit_is_not_slower(
     assert kvtrail(made, *named).verdicts == {"tpot_ms": "same"}
     said = kvtrail(made, *named, "--anyway")
     assert (said.code, said.verdicts) == (0, {"tpot_ms": "equivalent"}), said.text
-
-
-@pytest.mark.usefixtures("lives_in_process")
-def test_what_is_mended_outside_the_repository_is_bisected_anew(
-    kvtrail, declared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = "import os; os.environ['INSTALLED']; tpot_ms = 5.0"
-    made = declared(TABLES, bench, f"{bench}  # The same.")
-    failed = kvtrail(made, "bisect", "HEAD~1", "HEAD")
-    assert failed.code == 1
-    assert "KeyError('INSTALLED')" in failed.text
-    monkeypatch.setenv("INSTALLED", "now")
-    assert kvtrail(made, "bisect", "HEAD~1", "HEAD").code == 0

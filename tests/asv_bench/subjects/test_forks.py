@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -81,13 +80,6 @@ def test_a_fork_finds_and_generates_what_a_process_from_scratch_does(
     scratch = told[0]["facts"]
     assert (scratch["threads"], scratch["own"]) == (1, [])
     assert [one["facts"] for one in told] == [scratch] * 3
-
-
-def test_forks_find_what_a_function_remembers(script: Path, processes: Processes) -> None:
-    script.write_text("import tempfile\nprint(tempfile.tempdir)")
-    for preload, found in (["tempfile"], None), (["tempfile:gettempdir"], tempfile.gettempdir()):
-        job = life_of(script, preload=preload)
-        assert processes.run(job, 60).said == f"{found}\n"
 
 
 def test_a_module_and_a_line_are_forked_too(tmp_path: Path, processes: Processes) -> None:
@@ -208,21 +200,6 @@ def server_of(life: int) -> int:
     return int(stat_of(int(stat_of(life)[1]))[1])
 
 
-def test_one_fork_can_be_ended_while_another_lives(processes: Processes, script: Path) -> None:
-    processes.run(sleeper(script, 0, "short"), 60)
-    await_ends(pids_in(script.parent, 0))
-    with processes.started(sleeper(script, 2)) as second:
-        with processes.started(sleeper(script, 1)) as first:
-            pids = pids_in(script.parent, 1)
-            assert not first.has_ended()
-        await_ends(pids)
-        kept = pids_in(script.parent, 2)
-        assert not second.has_ended()
-    await_ends(kept)
-    with pytest.raises(LifeFailed, match=r"did not end within 0\.5 s"):
-        processes.run(sleeper(script, 3), 0.5)
-
-
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_forks_end_with_what_forks_them(processes: Processes, script: Path, how: str) -> None:
     with ThreadPoolExecutor(2) as pool:
@@ -243,8 +220,11 @@ def test_forks_end_with_what_forks_them(processes: Processes, script: Path, how:
         with pytest.raises(LifeFailed, match="measuring was stopped"):
             processes.run(sleeper(script, 6), 100)
     else:
-        # Another one forks what comes.
+        # Another one forks what comes, and what a life leaves behind ends with it.
         processes.run(sleeper(script, 7, "short"), 60)
+        await_ends(pids_in(script.parent, 7))
+        with pytest.raises(LifeFailed, match=r"did not end within 0\.5 s"):
+            processes.run(sleeper(script, 8), 0.5)
 
 
 COMMAND = """
@@ -253,7 +233,7 @@ from pathlib import Path
 from asv_bench.measure.processes import Job, Processes
 from asv_bench.process.environment import measured_environment
 
-words = (sys.executable, "script.py", "pids-8", "long")
+words = (sys.executable, "script.py", "pids-9", "long")
 Processes().run(Job(words, Path.cwd(), measured_environment(), (), ("json",)), 100)
 """
 
@@ -262,7 +242,7 @@ def test_a_command_that_is_killed_leaves_no_process_behind(script: Path) -> None
     script.write_text(SLEEPS)
     env = {**os.environ, "PYTHONPATH": search_path([str(ROOT), *borrowed_paths()])}
     command = subprocess.Popen([sys.executable, "-c", COMMAND], cwd=script.parent, env=env)
-    pids = pids_in(script.parent, 8)
+    pids = pids_in(script.parent, 9)
     server = server_of(pids[0])
     command.kill()
     command.wait()

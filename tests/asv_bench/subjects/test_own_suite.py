@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +18,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from measured_rounds import one_life, pair_of_lives
-from toy_project import ROOT, ToyProject, git, make_project
+from toy_project import ToyProject, git, make_project
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git import commit_tree
@@ -28,7 +26,7 @@ from asv_bench.measure import lives as lives_module
 from asv_bench.measure.lives import Lives, Place
 from asv_bench.measure.places import shared_out
 from asv_bench.measure.processes import Ended, Job, Processes
-from asv_bench.measure.samples import CommitUnusable, GpuConditions, Pair, SampleFailed
+from asv_bench.measure.samples import CommitUnusable, GpuConditions, Pair
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.process.environment import TRIAL_VARIABLE
@@ -153,18 +151,6 @@ def test_commits_are_the_same_where_engine_and_kernels_are(
     (toy.root / "kernels" / "new.py").unlink()
     lacking = toy.commit("nothing to measure")
     assert not suite.are_same(lacking, lacking)
-
-
-def test_processes_may_unpack_the_same_commit(toy: ToyProject) -> None:
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from asv_bench.subjects.own_suite import OwnSuite\n"
-        f"OwnSuite(Path({str(toy.root)!r})).folder_of({toy.commits[0]!r})\n"
-    )
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    started = [subprocess.Popen([sys.executable, "-c", code], env=env) for _ in range(2)]
-    assert [process.wait() for process in started] == [0, 0]
-    assert [path.name for path in commits_folder(toy).iterdir()] == [toy.commits[0]]
 
 
 def test_the_least_lately_used_are_forgotten(
@@ -327,29 +313,6 @@ def test_both_halves_of_a_pair_are_on_the_device_that_was_asked_for(
     assert "The host held the GPU back" in (pairs["a.step"].discarded or "")
 
 
-def test_a_commit_is_prepared_once_whatever_came_of_it(original: ToyProject) -> None:
-    failed = {"status": "failed", "samples": (), "reason": "ImportError: no torch"}
-    runner = Scripted(change=lambda *_: failed)
-    source = lives_of(original, runner)
-    for _ in range(2):
-        with pytest.raises(CommitUnusable, match="ImportError: no torch") as caught:
-            source.prepare(original.commits[0])
-        assert not caught.value.is_lacking
-    assert len(runner.asked) == 1
-
-
-def test_what_one_commit_lacks_is_told_and_the_rest_is_measured(original: ToyProject) -> None:
-    def skip(number: int, outcome: Outcome) -> Outcome:
-        skipped = {"status": "skipped", "samples": (), "reason": "not yet"}
-        return skipped if outcome["name"] == "a.ttft" else {}
-
-    source = lives_of(original, Scripted(change=skip))
-    absences = source.prepare(original.commits[0])
-    assert {name: absence.reason for name, absence in absences.items()} == {"a.ttft": "not yet"}
-    assert not absences["a.ttft"].has_failed
-    assert set(pair_of_lives(source, *original.commits[:2])) == {"a.step", "b.time(1)"}
-
-
 def test_each_device_has_its_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(2, 12)))
     assert shared_out(["cpu"]) == [Place(name="cpu")]
@@ -397,16 +360,3 @@ def test_a_count_of_nothing_is_a_figure_of_a_history_and_no_end_of_a_comparison(
     reading = one_life(source, head)["a.step"]
     with pytest.raises(MeasurementFailed, match="only positive figures can be compared"):
         Pair(reading, reading, head_first=False)
-
-
-def test_a_process_that_fails_costs_a_life_its_own_figures_only(original: ToyProject) -> None:
-    def failing(number: int, outcome: Outcome) -> Outcome:
-        # All of the first process succeeds: it tries the commit.
-        failed = {"status": "failed", "samples": (), "reason": "gone"}
-        return failed if number and outcome["name"] == "b.time-0" else {}
-
-    with pytest.raises(SampleFailed, match="gone") as caught:
-        one_life(lives_of(original, Scripted(change=failing)), original.commits[0])
-    assert caught.value.benchmarks == ("b.time(1)",)
-    assert caught.value.round is not None
-    assert set(caught.value.round.readings[0]) == set(STEPS)
