@@ -15,6 +15,14 @@ from asv_bench.subjects.choose import declared_by
 from asv_bench.subjects.declared import DeclaredSubject
 
 BENCH = "bench.py"
+STEP = """
+    [subject]
+    name = "toy"
+    measure = "python bench.py"
+
+    [metrics.step]
+    path = "step"
+    """
 
 
 class DeclaredRepository(ToyRepository):

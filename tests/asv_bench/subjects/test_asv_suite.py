@@ -191,22 +191,6 @@ def test_a_file_that_is_none_of_asvs_is_refused(tmp_path: Path) -> None:
             declared_by(made.conf)
 
 
-@pytest.mark.thorough
-def test_a_suite_has_a_history_in_which_changes_are_confirmed(kvtrail, tmp_path: Path) -> None:
-    made = Repository.make(tmp_path / "toy")
-    bench = (made.root / "bench.py").read_text()
-    for number in range(2):
-        made.commit(f"{bench}# {number}\n", f"more {number}")
-    named = (*made.named, "--results", str(tmp_path / "k"))
-    said = kvtrail(made, "history", "HEAD", *named, "-b", "track_value")
-    assert said.code == 0, said.text
-    found = kvtrail(made, "changes", *named)
-    assert found.code == 3, found.text
-    [change] = found.record["results"]["changes"]
-    assert change["benchmark"] == "bench_toy.Suite.track_value(1)"
-    assert (change["subject"], change["standing"]) == ("change 1", "regression")
-
-
 DECIDED = """
 import random
 import toy

@@ -258,14 +258,6 @@ def test_labels_are_compared_in_the_working_trees_files(kvtrail, declared) -> No
         kvtrail(made, "compare", "tf-4.55", "4.58")
 
 
-def test_a_life_knows_its_label(declared) -> None:
-    bench = 'import os; assert os.environ["KVTRAIL_LABEL"] == "tf-4.56"'
-    made = declared(TABLES.partition("[metrics")[0] + LABELS, bench)
-    assert made.prepared("tf-4.56") == {}
-    with pytest.raises(CommitUnusable, match="AssertionError"):
-        made.prepared("tf-4.55")
-
-
 SECRET_NAMES = (
     *("DB_PASSWD", "PGPASS", "PGPASSWORD", "SSHPASS", "AWS_CREDENTIALS", "AWS_ACCESS_KEY_ID"),
     *("HF_TOKEN", "VLLM_API_KEY", "OPENAI_APIKEY", "apiKey", "AccessToken", "TLS_CERT"),

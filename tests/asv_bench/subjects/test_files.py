@@ -7,19 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from declared_repository import DeclaredRepository
+from declared_repository import STEP, DeclaredRepository
 
 from asv_bench.errors import Refused
-from asv_bench.measure.life import CommandLife
 
-TABLES = """
-    [subject]
-    name = "toy"
-    measure = "sh bench.py"
-
-    [metrics.step]
-    path = "step"
-    """
 FIVE = {f"src/{name}.py": name for name in "abcde"}
 CHANGED = {name: f"{text} changed" for name, text in FIVE.items()}
 ONE_OF_FIVE = "step = 12 if read('src/d.py') == 'd changed' else 10"
@@ -37,7 +28,7 @@ def made(declared) -> Callable[..., DeclaredRepository]:
 
     def make(bench: str, before: dict[str, str], after: dict[str, str]) -> DeclaredRepository:
         read = "read = lambda name: (tree / name).read_text() if (tree / name).exists() else ''"
-        toy = declared(TABLES, f"{read}\n{bench}")
+        toy = declared(STEP, f"{read}\n{bench}")
         toy.change("before", before)
         toy.change("all at once", after)
         return toy
@@ -151,7 +142,7 @@ def test_one_file_is_known_at_once_and_pinned_ones_do_not_count(kvtrail, made) -
     said = kvtrail(toy, "bisect", "HEAD", "--files")
     assert "changes one file only, a: there is nothing to divide" in said.text
     assert (said.code, said.record["samples"]) == (0, [])
-    toy.declare(TABLES.replace("[metrics", 'pinned = ["b"]\n[metrics', 1))
+    toy.declare(STEP.replace("[metrics", 'pinned = ["b"]\n[metrics', 1))
     toy.change("both", {"a": "3", "b": "3"})
     assert "changes one file only, a" in kvtrail(toy, "bisect", "HEAD", "--files").text
 
@@ -173,34 +164,10 @@ def test_without_an_effect_or_beyond_the_limit_nothing_is_searched(
     assert finding["is_cut"] == bool(options)
 
 
-def test_a_search_goes_on_after_an_interruption(
-    kvtrail, made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    toy = made(ONE_OF_FIVE.replace("12", "8"), FIVE, CHANGED)
-    measure, lived = CommandLife.live, []
-
-    def interrupted(self, *others):
-        lived.append(others)
-        if len(lived) == 40:
-            raise KeyboardInterrupt
-        return measure(self, *others)
-
-    arguments = ("bisect", "HEAD", "--files", "--improvement")
-    with monkeypatch.context() as patch:
-        patch.setattr(CommandLife, "live", interrupted)
-        said = kvtrail(toy, *arguments)
-    assert said.code == 130
-    before = said.record["samples"]
-    said = kvtrail(toy, *arguments)
-    assert said.record["samples"][: len(before)] == before
-    assert "src/d.py makes it faster: -" in said.text
-    assert said.code == 3
-
-
 def test_labels_and_a_lone_commit_without_the_option_are_refused(kvtrail, made) -> None:
     toy = made("step = 10", FIVE, CHANGED)
     with pytest.raises(Refused, match="bisect needs two commits or labels"):
         kvtrail(toy, "bisect", "HEAD")
-    toy.declare(f'{TABLES}\n[axis]\nkind = "labels"\nlabels = ["a", "b"]\n')
+    toy.declare(f'{STEP}\n[axis]\nkind = "labels"\nlabels = ["a", "b"]\n')
     with pytest.raises(Refused, match="labels have no files of their own"):
         kvtrail(toy, "bisect", "a", "b", "--files")

@@ -5,17 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from declared_repository import STEP
 
 from asv_bench.errors import Refused
 
-TABLES = """
-    [subject]
-    name = "toy"
-    measure = "sh bench.py"
-
-    [metrics.step]
-    path = "step"
-    """
 LABELS = """
     [axis]
     labels = ["1.0", "1.1", "1.2"]
@@ -28,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("lives_in_process")
 @pytest.fixture
 def made(declared):
     """A repository whose commits take these steps."""
-    return lambda *values: declared(TABLES, *(f"step = {value}" for value in values))
+    return lambda *values: declared(STEP, *(f"step = {value}" for value in values))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +84,7 @@ def test_rounds_have_all_orders_and_each_is_followed_by_its_opposite(kvtrail, ma
 
 
 def test_three_labels_in_one_working_tree(kvtrail, declared) -> None:
-    tables = f'{TABLES}better = "higher"\n{LABELS}kind = "labels"'
+    tables = f'{STEP}better = "higher"\n{LABELS}kind = "labels"'
     toy = declared(tables, "step = {'1.0': 12, '1.1': 10, '1.2': 11}[label]")
     said = kvtrail(toy, "fixed", "1.0", "1.1", "1.2")
     assert PARTLY in said.text
@@ -113,7 +106,7 @@ def test_the_axis_that_a_change_belongs_to_is_named(
     kvtrail, declared, factor: str, sentence: str, code: int
 ) -> None:
     benches = (f"commit = {commit}\nstep = 100 * {factor}" for commit in (False, True))
-    made = declared(TABLES + LABELS, *benches)
+    made = declared(STEP + LABELS, *benches)
     said = kvtrail(made, "swap", "HEAD~1", "HEAD", "1.0", "1.1")
     assert f"step: {sentence}" in said.text
     assert said.code == code
@@ -126,7 +119,7 @@ def test_the_noise_of_a_machine_is_the_same_whatever_is_asked(
     kvtrail, declared, tmp_path: Path
 ) -> None:
     benches = [f"step = {value} + (label == '1.1')" for value in (10, 12, 11)]
-    toy = declared(TABLES + LABELS, *benches)
+    toy = declared(STEP + LABELS, *benches)
     said = kvtrail(toy, "fixed", "HEAD~")
     assert said.record["results"]["pools"] == {}
     assert min(one["pairs_used"] for one in said.answers.values()) > 5
@@ -143,7 +136,7 @@ def test_the_noise_of_a_machine_is_the_same_whatever_is_asked(
 
 
 def test_a_culprit_that_cannot_be_measured_leaves_nothing_to_say(kvtrail, declared) -> None:
-    toy = declared(TABLES, "step = 10", "raise SystemExit(125)", "step = 10.5")
+    toy = declared(STEP, "step = 10", "raise SystemExit(125)", "step = 10.5")
     said = kvtrail(toy, "fixed", "HEAD~")
     assert "step: not measured: commit" in said.text
     assert said.code == 5

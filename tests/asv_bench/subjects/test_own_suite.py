@@ -10,23 +10,22 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from measured_rounds import one_life, pair_of_lives
+from measured_rounds import pair_of_lives
 from toy_project import ToyProject, git, make_project
 
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
 from asv_bench.git import commit_tree
 from asv_bench.measure import lives as lives_module
 from asv_bench.measure.lives import Lives, Place
 from asv_bench.measure.places import shared_out
 from asv_bench.measure.processes import Ended, Job, Processes
-from asv_bench.measure.samples import CommitUnusable, GpuConditions, Pair
+from asv_bench.measure.samples import CommitUnusable, GpuConditions
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.process.environment import TRIAL_VARIABLE
@@ -320,43 +319,3 @@ def test_each_device_has_its_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cores == [(2, 3, 4), (5, 6, 7), (8, 9, 10)]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     assert [place.cores for place in shared_out(["a", "b", "c"])] == [(0,), (1,), (0,)]
-
-
-def test_commits_are_tried_at_the_same_time_each_on_its_own_device(original: ToyProject) -> None:
-    both = threading.Barrier(2, timeout=60)
-
-    def meet(number: int, outcome: Outcome) -> Outcome:
-        if outcome["name"] == "a.step" and number < 2:
-            # Passed only if two processes that try different commits run at once.
-            both.wait()
-        return {}
-
-    runner = Scripted(change=meet)
-    source = lives_of(original, runner, "GPU-0", "GPU-1")
-    wanted = set(zip(original.commits[:2], source.devices, strict=True))
-    with ThreadPoolExecutor(2) as pool:
-        for pair in [
-            pool.submit(source.round, [commit, commit], device=device) for commit, device in wanted
-        ]:
-            pair.result(timeout=120)
-    assert {(asked.commit, asked.device) for asked in runner.asked[:2]} == wanted
-    assert {(asked.commit, asked.device) for asked in runner.asked} == wanted
-
-
-def test_a_count_of_nothing_is_a_figure_of_a_history_and_no_end_of_a_comparison(
-    original: ToyProject,
-) -> None:
-    def nothing(number: int, outcome: Outcome) -> Outcome:
-        return {"samples": (0.0,)} if outcome["name"] == "a.step" else {}
-
-    head = original.commits[-1]
-    source = lives_of(original, Scripted(change=nothing), is_compared=False)
-    assert source.prepare(head) == {}
-    assert one_life(source, head)["a.step"].value == 0
-    compared = lives_of(original, Scripted(change=nothing))
-    absence = compared.prepare(head)["a.step"]
-    assert absence.reason == "it gave 0, and only positive figures have a ratio"
-    assert not absence.has_failed
-    reading = one_life(source, head)["a.step"]
-    with pytest.raises(MeasurementFailed, match="only positive figures can be compared"):
-        Pair(reading, reading, head_first=False)

@@ -115,19 +115,9 @@ def test_a_server_may_say_that_it_is_ready(made) -> None:
 
 
 @pytest.mark.thorough
-def test_servers_are_compared_and_a_wait_after_each_run_of_the_client_is_found(
-    kvtrail, made
-) -> None:
-    toy = made(SERVER, SERVER.replace("5.0", "5.4"))
-    said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
+def test_servers_are_compared(kvtrail, made) -> None:
+    said = kvtrail(made(SERVER, SERVER.replace("5.0", "5.4")), "compare", "HEAD~1", "HEAD")
     assert (said.code, said.verdicts) == (3, {"tpot_ms": "slower"}), said.text
-    trials = ("--null", "0", "--planted", "500", "--pairs", "8")
-    said = kvtrail(toy, "calibrate", "--metric", "wall_s|peak_rss", *trials)
-    assert said.code == 0, said.text
-    [slow] = said.record["results"]["trials"]
-    assert slow["verdict"] == "slower", said.text
-    assert slow["effect"] == pytest.approx(slow["planted"], rel=0.3)
-    assert slow["planted"] == pytest.approx(5, rel=0.5)
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
-import re
-import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
-from declared_repository import DeclaredRepository, alive, own_seconds
-from mutated_files import altered, places
 
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
 from asv_bench.subjects.subject_file import SubjectFile
 
 NAME = '[subject]\nname = "toy"\n'
@@ -97,115 +91,21 @@ def test_a_mark_of_the_encoding_is_no_part_of_the_file(tmp_path: Path) -> None:
         SubjectFile.read(path)
 
 
-ORPHAN = f"sleep {own_seconds()}"
-COMMANDS = ("true", "exit 3", "exit 125", f"{ORPHAN} & true", f"setsid {ORPHAN} & true", "", "\0")
-PLACES = (".", "sub", "./sub/", "gone", "", "..", "/", "link", "link/x", "\0", "x" * 300)
-TEXTS = {
-    **dict.fromkeys(("measure", "setup", "start", "run"), COMMANDS),
-    **dict.fromkeys(("repository", "pinned"), PLACES),
-    "name": ("ü", "..", "a/b"),
-    "regex": ("(.*)", "(", "x", "(a{99999999999})", "((a))"),
-    "ready": ("http://127.0.0.1:$KVTRAIL_PORT/", "x"),
-    "preload": ("json", "json:loads", "no.such", "a b"),
-    "preset": ("vllm-bench", "x"),
-}
-ODD = (None, True, -1, 0, 1.5, 10**30, 1e300, float("nan"), "", "\0", [], {}, [[]], {"A=B": "x"})
-SUBJECT = {"name": "toy", "repository": ".", "setup": "true", "timeout_s": 20, "cores": 0}
-SUBJECT |= {"env": {"A": "$KVTRAIL_OUT"}, "pinned": ["bench.py"], "setup_timeout_s": 20}
-METRICS = {"a": {"regex": "([0-9])", "unit": "ms", "better": "lower", "margin": 1}}
-LABELS = {"kind": "labels", "labels": ["a", "b"]}
-WHOLE = (
-    {"subject": SUBJECT | {"measure": f"{ORPHAN} & echo 1"}, "metrics": METRICS, "axis": LABELS},
-    {
-        "subject": SUBJECT,
-        "server": {"start": f"echo x; {ORPHAN}", "ready": {"regex": "x"}, "ready_timeout_s": 5},
-        "client": {"run": "echo 1", "warmup": 1, "windows": 2},
-        "metrics": METRICS,
-        "trace": {"run": "true"},
-    },
-    {"subject": SUBJECT | {"measure": "python bench.py", "preload": ["json"]}, "metrics": METRICS},
-)
-
-
-def toml(value: Any) -> str:
-    """A value as TOML has it in one line; None, which it does not have, as a mistake."""
-    match value:
-        case dict():
-            return "{" + ", ".join(f"{toml(key)} = {toml(one)}" for key, one in value.items()) + "}"
-        case list():
-            return "[" + ", ".join(map(toml, value)) + "]"
-        case str() | bool():
-            return json.dumps(value, ensure_ascii=False)
-    return repr(value)
-
-
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeclaredRepository:
-    """With a folder, a file, and a link that leads out of it."""
-    made = DeclaredRepository.make(tmp_path / "toy", HEAD, "print(1)")
-    for folder in (tmp_path / "outside", tmp_path / "scratch"):
-        folder.mkdir()
-        (folder / "x").write_text("x")
-    (made.root / "link").symlink_to(tmp_path / "outside")
-    made.git("add", "link")
-    made.change("more", {"sub/x": "x"})
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "cache")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    return made
-
-
-def outcome(made: DeclaredRepository, content: dict[str, Any]) -> str:
-    """What a file comes to: a life that went well, or the sentence why not."""
-    made.declare("".join(f"{toml(key)} = {toml(one)}\n" for key, one in content.items()))
-
-    def state() -> list[tuple[Path, int]]:
-        """All that measuring must leave as it is, the repository's own files too."""
-        around = sorted(made.root.parent.rglob("*"))
-        paths = (path for path in around if "cache" not in path.parts)
-        return [(path, path.is_dir() or path.lstat().st_mtime_ns) for path in paths]
-
-    before = state()
-    try:
-        made.prepared("a" if made.subject.labels else "HEAD")
-        said = "it lived."
-    except (Refused, MeasurementFailed) as error:
-        said = str(error)
-    assert state() == before
-    assert not alive(ORPHAN.removeprefix("sleep "))
-    return said
-
-
-@pytest.mark.parametrize("count", [12, pytest.param(500, marks=pytest.mark.thorough)])
-def test_an_altered_file_is_measured_or_refused_in_a_sentence_and_leaves_nothing(
-    made: DeclaredRepository, count: int
-) -> None:
-    assert [outcome(made, one) for one in WHOLE] == ["it lived."] * 3
-    draws = random.Random(1)
-    for number in range(count):
-        content = WHOLE[number % len(WHOLE)]
-        place = draws.choice([*places(content)])
-        known = [one for key in place[-2:] for one in TEXTS.get(key, ())]
-        said = outcome(made, altered(content, place, draws.choice(known * 2 or [*ODD, altered])))
-        assert re.search(r"\w+ \w+", said)
-        assert "Traceback" not in said
-
-
-def test_variables_are_filled_by_whole_names(made: DeclaredRepository) -> None:
-    given = {
-        "A": "$KVTRAIL_OUTPUT",
-        "B": "${KVTRAIL_OUT}PUT$KVTRAIL_OUT",
-        "C": "$KVTRAIL_SUBJECTS:$KVTRAIL_SUBJECT",
-        "D": "$PATH $$ ${ $",
-        "KVTRAIL_SUBJECT": "another",
-    }
+@pytest.mark.parametrize("label", ["a", "b"])
+def test_variables_are_filled_by_whole_names(declared, tmp_path: Path, label: str) -> None:
+    env = (
+        'A = "$KVTRAIL_OUTPUT", B = "${KVTRAIL_OUT}PUT$KVTRAIL_OUT", D = "$PATH $$ ${ $", '
+        'C = "$KVTRAIL_SUBJECTS:$KVTRAIL_SUBJECT:$KVTRAIL_LABEL", KVTRAIL_SUBJECT = "another"'
+    )
     wanted = {
         "A": "'$KVTRAIL_OUTPUT'",
         "B": '"${KVTRAIL_OUT}PUT$KVTRAIL_OUT"',
-        "C": f"'$KVTRAIL_SUBJECTS:{made.root}'",
+        "C": f"'$KVTRAIL_SUBJECTS:{tmp_path / 'toy'}:{label}'",
         "D": "'$PATH $$ ${ $'",
-        "KVTRAIL_SUBJECT": str(made.root),
+        "KVTRAIL_SUBJECT": str(tmp_path / "toy"),
+        "KVTRAIL_LABEL": label,
     }
     measure = " && ".join(f'test "${name}" = {value}' for name, value in wanted.items())
-    table = {"name": "toy", "measure": measure, "env": given}
-    assert outcome(made, {"subject": table}) == "it lived."
+    axis = '[axis]\nkind = "labels"\nlabels = ["a", "b"]'
+    tables = f'{NAME}measure = """{measure}"""\nenv = {{ {env} }}\n{axis}'
+    assert declared(tables, "").prepared(label) == {}

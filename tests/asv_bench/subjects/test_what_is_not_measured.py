@@ -6,22 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
-from declared_repository import DeclaredRepository
-
-TABLES = """
-    [subject]
-    name = "toy"
-    setup = "true"
-    measure = "python bench.py"
-
-    [metrics.step_ms]
-    path = "step_ms"
-    """
+from declared_repository import STEP, DeclaredRepository
 
 
 @pytest.fixture
 def toy(declared, lives_in_process: None) -> DeclaredRepository:
-    return declared(TABLES, *["step_ms = 5"] * 3)
+    return declared(STEP.replace("measure", 'setup = "true"\n    measure'), *["step = 5"] * 3)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +42,7 @@ def test_a_submodule_is_named_once_however_many_commits_have_it(
     allowed = ("-c", "protocol.file.allow=always")
     toy.git(*allowed, "submodule", "add", "-q", str(tmp_path / "inner"), "third")
     for number in range(2):
-        toy.commit(f"step_ms = {5 + number / 1000}", f"with a submodule {number}")
+        toy.commit(f"step = {5 + number / 1000}", f"with a submodule {number}")
     for _ in ("laid out", "found in the cache"):
         said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
         assert " and 1 more: the files of the submodule third are missing" in said.text
@@ -65,12 +55,12 @@ def test_a_merge_that_is_the_culprit_comes_with_the_command_that_goes_into_it(
     random.seed(3)
     fork = toy.git("rev-parse", "HEAD")
     toy.git("checkout", "-q", "-b", "side")
-    toy.commit("step_ms = 7", "slower")
-    toy.commit("step_ms = 7.001", "more")
+    toy.commit("step = 7", "slower")
+    toy.commit("step = 7.001", "more")
     toy.git("checkout", "-q", "main")
     toy.git("merge", "-q", "--no-ff", "side", "-m", "merge side")
     merge = toy.git("rev-parse", "HEAD")[:8]
-    toy.commit("step_ms = 7.002", "later")
+    toy.commit("step = 7.002", "later")
     words = ("bisect", "HEAD~3", "HEAD")
     monkeypatch.setattr("sys.argv", ["kvtrail", *words])
     said = kvtrail(toy, *words)
