@@ -52,27 +52,23 @@ class TestProbe:
         assert host_torch.probe(str(path)) is None
 
 
-class TestGpuPresent:
-    @pytest.mark.parametrize("hidden", [None, "", "-1"])
-    def test_device_node_that_the_user_does_not_hide(self, tmp_path, hidden):
-        environ = {"PATH": ""} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden}
-        assert not host_torch.nvidia_gpu_present(environ, tmp_path / "nvidia0")
-        (tmp_path / "nvidia0").touch()
-        is_there = host_torch.nvidia_gpu_present(environ, tmp_path / "nvidia0")
-        assert is_there is (hidden is None)
-
-    @pytest.mark.parametrize(
-        ("answer", "present"),
-        [
-            ("echo 'GPU 0: NVIDIA H200'", True),
-            ("echo 'No devices were found'", False),
-            ("echo 'GPU access lost'; exit 9", False),
-        ],
-    )
-    def test_nvidia_smi(self, tmp_path, answer, present):
-        script(tmp_path / "nvidia-smi", answer)
-        environ = {"PATH": f"{tmp_path}:/bin"}
-        assert host_torch.nvidia_gpu_present(environ, tmp_path / "none") is present
+@pytest.mark.parametrize(
+    ("answer", "present"),
+    [
+        ("echo 'GPU 0: NVIDIA H200'", True),
+        ("echo 'No devices were found'", False),
+        ("echo 'GPU access lost'; exit 9", False),
+    ],
+)
+def test_a_gpu_is_present_by_its_node_or_nvidia_smi(tmp_path, answer, present):
+    node = tmp_path / "nvidia0"
+    script(tmp_path / "nvidia-smi", answer)
+    assert host_torch.nvidia_gpu_present({"PATH": f"{tmp_path}:/bin"}, node) is present
+    assert not host_torch.nvidia_gpu_present({"PATH": ""}, node)
+    node.touch()
+    assert host_torch.nvidia_gpu_present({"PATH": ""}, node)
+    for hidden in ("", "-1"):
+        assert not host_torch.nvidia_gpu_present({"CUDA_VISIBLE_DEVICES": hidden}, node)
 
 
 def test_candidates_are_the_own_interpreter_then_the_paths_then_the_base(tmp_path, monkeypatch):

@@ -166,15 +166,17 @@ def test_an_answer_fails_a_session_in_ci_only(run, monkeypatch, name, line, ci):
     assert how["success_codes"] == [0, *answers]
 
 
-@pytest.fixture
-def sanitizer(tmp_path, monkeypatch) -> None:
-    """A host with compute-sanitizer."""
+def test_memory_is_checked_under_the_sanitizer_that_fails_for_an_error(
+    run, noxfile, tmp_path, monkeypatch
+):
+    with pytest.raises(RuntimeError, match="no such name; there are plain, graphs, allocations"):
+        run("memcheck", "graphs", "graph", has_gpu=True)
+    with pytest.raises(RuntimeError, match="needs a GPU"):
+        run("memcheck")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match="no compute-sanitizer"):
+        run("memcheck", has_gpu=True)
     (tmp_path / "compute-sanitizer").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-
-
-@pytest.mark.usefixtures("sanitizer")
-def test_memory_is_checked_under_the_sanitizer_that_fails_for_an_error(run, noxfile):
     plain, graphs, allocations = run("memcheck", has_gpu=True)
     assert plain.command[:3] == ("python", "-m", "pytest")
     for command, how in (graphs, allocations):
@@ -187,28 +189,14 @@ def test_memory_is_checked_under_the_sanitizer_that_fails_for_an_error(run, noxf
     assert run("memcheck", "graphs", has_gpu=True) == [graphs]
 
 
-@pytest.mark.usefixtures("sanitizer")
-def test_a_machine_or_a_name_for_which_memory_cannot_be_checked_is_refused(run, monkeypatch):
-    with pytest.raises(RuntimeError, match="no such name; there are plain, graphs, allocations"):
-        run("memcheck", "graphs", "graph", has_gpu=True)
-    with pytest.raises(RuntimeError, match="needs a GPU"):
-        run("memcheck")
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(RuntimeError, match="no compute-sanitizer"):
-        run("memcheck", has_gpu=True)
-
-
 def test_every_kernel_on_the_gpu_is_watched_with_allocations_of_its_own(noxfile):
     (watched,) = [check.arguments for check in noxfile.CHECKS if check.is_uncached]
     folder = ROOT / "tests/kernels"
     kernels = {path.relative_to(folder).as_posix() for path in folder.rglob("test_*.py")}
+    # Of the same kernels, watched one by one, or by graphs with torch's allocator.
     elsewhere = {
-        "test_on_gpu.py",  # Watched with torch's allocator, as it captures graphs.
-        "step/test_step_rows.py",  # Steps of kernels that are watched one by one.
-        "test_thorough.py",  # Random shapes of the same kernels, too many to watch.
-        "attention/test_workspace.py",  # Of memory that decode attention takes, watched as it does.
-        "attention/test_checks.py",  # What is refused launches nothing.
-        "attention/test_plans.py",  # Launches what the operations launch, which are watched.
+        *("test_on_gpu.py", "test_thorough.py", "step/test_step_rows.py"),
+        *("attention/test_workspace.py", "attention/test_checks.py", "attention/test_plans.py"),
     }
     torch_only = {
         *("test_backend.py", "test_compilation.py", "test_importing.py", "codegen/test_rules.py"),

@@ -157,24 +157,3 @@ with subject.pairs() as source:
     print(source.prepare(subject.resolve("HEAD").hash))
 """
     assert run(python, "-c", code, cwd=toy.root) == "{}\n"
-
-
-@pytest.mark.thorough
-def test_the_engine_runs_where_it_is_installed(wheel, tmp_path):
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "clean", cwd=tmp_path)
-    python = tmp_path / "clean" / "bin" / "python"
-    [packages] = (tmp_path / "clean").glob("lib/python*/site-packages")
-    borrowed = [entry for entry in sys.path if entry.endswith("-packages")]
-    (packages / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q")
-    run(*pip, "--no-deps", "--no-index", wheel, cwd=tmp_path)
-    code = """
-import engine, kernels
-config = engine.EngineConfig(model="random:gpt2-tiny", device="cpu")
-four = engine.SamplingParams(max_new_tokens=4, ignore_eos=True)
-[completion] = engine.Engine(config).generate([[1, 2, 3]], four)
-print(engine.__file__, kernels.__file__, len(completion.token_ids))
-"""
-    *files, tokens = run(python, "-c", code, cwd=tmp_path).split()
-    assert all(file.startswith(str(packages)) for file in files)
-    assert tokens == "4"

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from declared_repository import DeclaredRepository, alive, own_seconds
 
-from asv_bench.errors import Refused
 from asv_bench.measure.samples import CommitUnusable
 
 KEYS = {
@@ -212,17 +211,3 @@ def test_no_proxy_is_asked_whether_a_server_is_ready(made, monkeypatch: pytest.M
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
         with pytest.raises(CommitUnusable, match=r"not ready within 0\.5 s: loading"):
             made(ASLEEP, ready_timeout_s="0.5").prepared()
-
-
-@pytest.mark.parametrize(
-    "ready",
-    [
-        *("http://127.0.0.1:$PORT/", "http://127.0.0.1:$KVTRAIL_PORTS/", "http://a:1/a b"),
-        *("file:///etc/hostname", "127.0.0.1:8000/health", "http://:80/", "http://a:0/"),
-        *("http://a:99999/", "http://a:x/", "http://u:p@a:1/", "http:///a", "http://[::1/"),
-        *("http://ü:1/", "http://a:1/\\n"),
-    ],
-)
-def test_an_address_that_cannot_be_asked_is_refused(made, ready: str) -> None:
-    with pytest.raises(Refused, match=r"kvtrail\.toml: .*, in server"):
-        made(SERVER, ready=f'"{ready}"').prepared()

@@ -13,8 +13,6 @@ from asv_bench.subjects.subject_file import SubjectFile
 NAME = '[subject]\nname = "toy"\n'
 HEAD = f'{NAME}measure = "true"\n'
 DEEP = 100_000
-
-
 SERVER = f'{NAME}[server]\nstart = "x"\n'
 REFUSED = {
     "unknown field `mesure`, in subject": [f'{NAME}mesure = "x"'],
@@ -63,6 +61,15 @@ REFUSED = {
         for regex in ("(", "(a{99999999999})", f"{'(' * 5000}{')' * 5000}")
     ],
     "is no regular expression": [f'{SERVER}ready = {{ regex = "(" }}\n[client]\nrun = "x"'],
+    ", in server": [
+        f'{SERVER}ready = "{ready}"\n[client]\nrun = "x"'
+        for ready in (
+            *("http://127.0.0.1:$PORT/", "http://127.0.0.1:$KVTRAIL_PORTS/", "http://a:1/a b"),
+            *("file:///etc/hostname", "127.0.0.1:8000/health", "http://:80/", "http://a:0/"),
+            *("http://a:99999/", "http://a:x/", "http://u:p@a:1/", "http:///a", "http://[::1/"),
+            *("http://ü:1/", "http://a:1/\\n"),
+        )
+    ],
     "without control characters": [f'{HEAD}[metrics.a]\npath = "x"\nunit = "\\u001b[2J"'],
     "in one line": [f'{HEAD}[axis]\nkind = "labels"\nlabels = ["a", "\\u0000"]'],
     "nested too deeply": [f"{HEAD}cores = {'[' * DEEP}", f"{HEAD}cores = {'{a=' * DEEP}"],
