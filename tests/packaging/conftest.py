@@ -9,28 +9,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-MakeHost = Callable[..., Path]
 HOST_PACKAGES: Mapping[str, str] = {"triton": "3.6.0", "numpy": "2.5.2"}
 
 
-def site_packages(environment: Path) -> Path:
-    """Return where an environment's packages are."""
-    [directory] = environment.glob("lib/python*/site-packages")
-    return directory
-
-
-def add_distribution(directory: Path, name: str, version: str) -> None:
-    """Make a package look installed: its metadata, and no code."""
-    information = directory / f"{name.replace('-', '_')}-{version}.dist-info"
-    information.mkdir()
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-    (information / "METADATA").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
 @pytest.fixture
-def make_host(tmp_path: Path) -> MakeHost:
-    """Return a maker of virtual environments that hold a fake torch; it gives the interpreter."""
+def make_host(tmp_path: Path) -> Callable[..., Path]:
+    """A maker of virtual environments that hold a fake torch; it gives the interpreter."""
 
     def make(
         name: str = "host",
@@ -41,17 +25,19 @@ def make_host(tmp_path: Path) -> MakeHost:
         environment = tmp_path / name
         command = [sys.executable, "-m", "venv", "--without-pip", str(environment)]
         subprocess.run(command, check=True)
-        packages = site_packages(environment)
+        [packages] = environment.glob("lib/python*/site-packages")
         if torch is not None:
             (packages / "torch").mkdir()
             # Deciding whose torch to use must not cost its import.
             (packages / "torch" / "__init__.py").write_text("raise ImportError('imported')\n")
-            (packages / "torch" / "version.py").write_text(
-                f"__version__ = {torch!r}\ncuda = {cuda!r}\n"
-            )
-            add_distribution(packages, "torch", torch)
-        for other, version in others.items():
-            add_distribution(packages, other, version)
+            version = f"__version__ = {torch!r}\ncuda = {cuda!r}\n"
+            (packages / "torch" / "version.py").write_text(version)
+        for one, version in {**({"torch": torch} if torch else {}), **others}.items():
+            # Its metadata, and no code.
+            information = packages / f"{one.replace('-', '_')}-{version}.dist-info"
+            information.mkdir()
+            text = f"Metadata-Version: 2.1\nName: {one}\nVersion: {version}\n"
+            (information / "METADATA").write_text(text)
         return environment / "bin" / "python3"
 
     return make

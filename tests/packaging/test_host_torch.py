@@ -81,16 +81,13 @@ def test_candidates_are_the_own_interpreter_then_the_paths_then_the_base(tmp_pat
 
 
 class TestFindTorch:
-    def test_no_gpu_means_the_lock(self, make_host):
-        source = host_torch.find_torch({}, has_gpu=False, executables=[str(make_host())])
-        assert (source.host, source.has_gpu) == (None, False)
-        assert "lock" in source.sentence
-
     def test_gpu_and_cuda_torch_are_borrowed_from_the_own_version_first(self, make_host, tmp_path):
         other = script(tmp_path / "other" / "python3", probe_answer(HERE[1] + 1))
         cpu = make_host("cpu", torch="2.13.0+cpu", cuda=None)
         cuda = make_host("cuda")
         tried = [str(other), str(cpu), str(cuda)]
+        source = host_torch.find_torch({}, has_gpu=False, executables=tried)
+        assert (source.host, source.has_gpu, "lock" in source.sentence) == (None, False, True)
         source = host_torch.find_torch({}, has_gpu=True, executables=tried)
         assert source.host.executable == str(cuda)
         assert source.sentence == (
@@ -99,17 +96,14 @@ class TestFindTorch:
         )
         alone = host_torch.find_torch({}, has_gpu=True, executables=tried[:2])
         assert alone.host.python == (HERE[0], HERE[1] + 1)
+        old = make_host("old", torch="2.10.1+cu128")
+        source = host_torch.find_torch({}, has_gpu=True, executables=[str(old)])
+        assert source.sentence.endswith("kvtrail needs torch 2.11 or later, so expect failures")
         # Without one the sentence says what to do.
         source = host_torch.find_torch({}, has_gpu=True, executables=[str(cpu)])
         assert (source.host, source.has_gpu) == (None, True)
         assert "no Python on PATH has a torch built for CUDA" in source.sentence
         assert "KVTRAIL_HOST_PYTHON" in source.sentence
-
-    def test_torch_that_is_too_old_says_so(self, make_host):
-        old = make_host(torch="2.10.1+cu128")
-        source = host_torch.find_torch({}, has_gpu=True, executables=[str(old)])
-        assert source.host.executable == str(old)
-        assert source.sentence.endswith("kvtrail needs torch 2.11 or later, so expect failures")
 
     def test_named_interpreter_is_used_without_a_gpu_and_refused_without_torch(self, make_host):
         named = make_host(torch="2.13.0+cpu", cuda=None)

@@ -142,16 +142,12 @@ def test_kernel_tests_run_in_several_processes_and_all_where_none_is_named(run, 
 
 
 @pytest.mark.parametrize("has_gpu", [False, True])
-def test_machine_code_is_checked_with_a_gpu_or_without_one(run, has_gpu):
+def test_machine_code_is_checked_anywhere_and_the_rulers_tests_have_a_gpu_alone(run, has_gpu):
     [(command, how)] = run("codegen", "-k", "draw", has_gpu=has_gpu)
     [path] = [word for word in command if word.endswith(".py")]
     assert (ROOT / path).is_file()
     assert command[-2:] == ("-k", "draw")
     assert how["env"] == {"TRITON_INTERPRET": None, "KVTRAIL_REQUIRE": None}
-
-
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_the_rulers_tests_have_a_gpu_for_themselves(run, has_gpu):
     spread = ["--numprocesses=auto" in command for command, _ in run("tests", has_gpu=has_gpu)]
     assert spread == [not has_gpu, True]
 
@@ -253,18 +249,12 @@ def test_unusable_host_python_is_a_sentence(make_host):
     assert "Traceback" not in finished.stderr
 
 
-def test_ci_runs_the_readmes_test_command():
+def test_documents_and_ci_name_sessions_that_exist():
     [command] = re.findall(r"^python3 -m venv .* -s tests$", (ROOT / "README.md").read_text(), re.M)
     assert command in (ROOT / ".ci" / "run").read_text().splitlines()
-
-
-@pytest.mark.parametrize(
-    "path", ["README.md", "CONTRIBUTING.md", ".ci/run", ".github/workflows/*.yml"]
-)
-def test_documents_name_sessions_that_exist(path):
-    files = list(ROOT.glob(path))
-    assert files
-    for file in files:
-        named = re.findall(r"nox -s ((?:[a-z]+ ?)+)", file.read_text("utf-8"))
-        assert named, f"{file.name} names no session"
-        assert set(" ".join(named).split()) <= QUICK | HEAVY, file.name
+    for pattern in ("README.md", "CONTRIBUTING.md", ".ci/run", ".github/workflows/*.yml"):
+        for file in (files := list(ROOT.glob(pattern))):
+            named = re.findall(r"nox -s ((?:[a-z]+ ?)+)", file.read_text("utf-8"))
+            assert named, f"{file.name} names no session"
+            assert set(" ".join(named).split()) <= QUICK | HEAVY, file.name
+        assert files
