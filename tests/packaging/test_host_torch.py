@@ -138,12 +138,6 @@ class TestConstraints:
         assert host_torch.missing_on_host(["numpy>=2.6"], host) == ["numpy>=2.6"]
         assert host_torch.missing_on_host(asked, None) == asked
 
-    def test_requirement_name(self):
-        asked = ("Foo_Bar>=1", "a.b[x]; marker", " torch ")
-        assert [*map(host_torch.requirement_name, asked)] == ["foo-bar", "a-b", "torch"]
-        with pytest.raises(ValueError, match="must start with a package name"):
-            host_torch.requirement_name(">=1")
-
 
 def test_a_session_borrows_what_it_does_not_install_and_pip_leaves_it_alone(
     make_host, tmp_path, monkeypatch

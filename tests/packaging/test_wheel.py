@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email
 import json
 import os
 import shutil
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable
-from email.message import Message
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -63,24 +61,45 @@ def test_holds_all_of_the_packages_and_nothing_else(wheel):
     assert {"engine/py.typed", "kernels/py.typed"} <= packed
 
 
-def email_of(wheel: Path) -> Message:
-    """The wheel's metadata, which has the form of an e-mail."""
-    archive = zipfile.ZipFile(wheel)
-    [name] = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
-    return email.message_from_bytes(archive.read(name))
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> metadata.Distribution:
+    """The wheel in an environment as `pip install kvtrail` makes it."""
+    environment = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
+    [packages] = environment.glob("lib/python*/site-packages")
+    pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install", "-q")
+    run(*pip, "--no-deps", "--no-index", wheel, cwd=environment)
+    [found] = metadata.distributions(name="kvtrail", path=[str(packages)])
+    # What pip would fetch is linked from here: tests have no network.
+    for name in needed_by(found.requires or ()):
+        files = metadata.distribution(name).files or ()
+        for top in {file.parts[0] for file in files} - {".."}:
+            source = Path(metadata.distribution(name).locate_file(top))
+            if source.exists() and not (packages / top).exists():
+                (packages / top).symlink_to(source)
+    return found
 
 
-def test_metadata(wheel):
-    found = email_of(wheel)
+@pytest.fixture(scope="module")
+def without_torch(installed: metadata.Distribution) -> Path:
+    """The folder of the environment's programs."""
+    return Path(installed.locate_file("")).parents[2] / "bin"
+
+
+def test_metadata(installed):
+    found = installed.metadata
     assert (found["Name"], found["Requires-Python"]) == ("kvtrail", ">=3.11")
     # The second is that of uPlot, which draws the graphs of pages.
     assert found["License-Expression"] == "Apache-2.0 AND MIT"
     assert found["Version"] == asv_bench.__version__
+    packed = [str(file) for file in installed.files]
+    for licence in ("LICENSE", "asv_bench/pages/uplot/LICENSE"):
+        assert any(name.endswith(f"licenses/{licence}") for name in packed)
 
     def names(extra: str) -> set[str]:
-        lines = map(Requirement, found.get_all("Requires-Dist"))
+        lines = map(Requirement, installed.requires)
         return {
-            one.name for one in lines if not one.marker or one.marker.evaluate({"extra": extra})
+            one.name for one in lines if one.marker is None or one.marker.evaluate({"extra": extra})
         }
 
     always = {"msgspec", "numpy", "nvidia-ml-py", "rich", "scipy", "typer"}
@@ -88,28 +107,6 @@ def test_metadata(wheel):
     assert {"torch", "triton"} <= names("engine")
     assert "asv" in names("history")
     assert names("transformers") - always == {"transformers"}, "not needed to run"
-    packed = zipfile.ZipFile(wheel).namelist()
-    for licence in ("LICENSE", "asv_bench/pages/uplot/LICENSE"):
-        assert any(name.endswith(f"licenses/{licence}") for name in packed)
-
-
-@pytest.fixture(scope="module")
-def without_torch(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the programs of an environment that `pip install kvtrail` makes."""
-    environment = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
-    [packages] = environment.glob("lib/python*/site-packages")
-    # What pip would fetch is linked from here: tests have no network.
-    for name in needed_by(email_of(wheel).get_all("Requires-Dist")):
-        files = metadata.distribution(name).files or ()
-        for top in {file.parts[0] for file in files} - {".."}:
-            source = Path(metadata.distribution(name).locate_file(top))
-            if source.exists() and not (packages / top).exists():
-                (packages / top).symlink_to(source)
-    programs = environment / "bin"
-    pip = (sys.executable, "-m", "pip", "--python", programs / "python", "install", "-q")
-    run(*pip, "--no-deps", "--no-index", wheel, cwd=environment)
-    return programs
 
 
 def needed_by(lines: Iterable[str], seen: frozenset[str] = frozenset()) -> frozenset[str]:
