@@ -267,8 +267,8 @@ def test_a_suite_is_listed_once_by_an_end_and_only_where_it_may_match(
     for name in ("one", "two"):
         made.write(
             name,
-            f"import os, sys\n\nif 'list' in sys.argv:\n"
-            f"    open({str(log)!r}, 'a').write('{name} ')\n\ndef track_{name}():\n    return 1\n",
+            f"import sys\nif 'list' in sys.argv: open({str(log)!r}, 'a').write('{name} ')\n"
+            f"def track_{name}():\n    return 1\n",
         )
 
     def listed(*options: str) -> list[str]:

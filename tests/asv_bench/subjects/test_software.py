@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from declared_repository import DeclaredRepository, noisy, seen
 
+from asv_bench.measure.software import Software
+
 SEEN = seen("")
 
 
@@ -31,14 +33,15 @@ def site(tmp_path: Path) -> Path:
     return packages
 
 
-def cell(made: DeclaredRepository, measure: str):
+def cell(made: DeclaredRepository, measure: str = "") -> Software:
     """What HEAD ran with, measured so."""
-    made.declare(f"[subject]\nname = 'toy'\nmeasure = '''{measure}'''")
+    if measure:
+        made.declare(f"[subject]\nname = 'toy'\nmeasure = '''{measure}'''")
     subject = made.subject
-    commit = subject.resolve("HEAD").hash
     with subject.pairs() as source:
-        source.prepare(commit)
-        return subject.cells[commit]
+        source.prepare(subject.resolve("HEAD").hash)
+        [found] = subject.cells.values()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ def cell(made: DeclaredRepository, measure: str):
         "env A=1 taskset -c {core} python bench.py",
         "bash -c 'time python bench.py'",
         "nice timeout 60 python bench.py; true",
-        "cd sub && ./up.sh",
+        "cd sub && sh up.sh",
         "cd sub && {env}/bin/python3 ../bench.py",
         "python -c 'import os; os.system(\"{other} -c 0\")' && python bench.py",
     ],
@@ -58,12 +61,9 @@ def test_the_python_that_runs_is_asked_for_its_packages(
 ) -> None:
     env = site.parents[2]
     made = declared("", f"#!/usr/bin/env python3\n{SEEN}")
-    made.change(
-        "more files", {"sub/up.sh": "#!/bin/sh\nexec ../bench.py\n", "json.py": "raise SystemExit"}
-    )
-    for name in ("bench.py", "sub/up.sh"):
-        (made.root / name).chmod(0o755)
-    made.git("commit", "-qam", "modes")
+    (made.root / "bench.py").chmod(0o755)
+    made.git("commit", "-qam", "a program")
+    made.change("more", {"sub/up.sh": "exec ../bench.py", "json.py": "raise SystemExit"})
     monkeypatch.setenv("PATH", f"{env / 'bin'}{os.pathsep}{os.environ['PATH']}")
     core = min(os.sched_getaffinity(0))
     found = cell(made, line.format(core=core, other=sys.executable, env=env))
@@ -126,11 +126,7 @@ def tinytext(folder: Path, own: str, files: dict[str, str]) -> DeclaredRepositor
 def test_what_is_made_of_the_commit_is_no_package_that_it_ran_with(
     tmp_path: Path, own: str, files: dict[str, str]
 ) -> None:
-    subject = tinytext(tmp_path, own, files).subject
-    commit = subject.resolve("HEAD").hash
-    with subject.pairs() as source:
-        source.prepare(commit)
-        packages = subject.cells[commit].packages
+    packages = cell(tinytext(tmp_path, own, files)).packages
     assert packages["dep"] == "2"
     assert not [name for name in packages if "tiny" in name.lower()]
 
@@ -156,7 +152,7 @@ IMPORTS = """
     name = "toy"
     setup = "{setup}"
     measure = "{site.parent.parent.parent}/bin/python bench/b.py"
-    env = {{ PYTHONPATH = "{paths}" }}
+    env = {{ PYTHONPATH = "{paths}", PYTHONDONTWRITEBYTECODE = "1" }}
 
     [metrics.step]
     path = "step"
@@ -181,16 +177,8 @@ json.dump({{"step": toylib.STEP}}, open(os.environ["KVTRAIL_RESULT"], "w"))
     ],
 )
 def test_commits_whose_code_comes_from_one_place_are_named_before_the_verdict(
-    kvtrail,
-    site: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    setup: str,
-    paths: str,
-    place: str,
+    kvtrail, site: Path, tmp_path: Path, setup: str, paths: str, place: str
 ) -> None:
-    # Lives import from the user's own files here, and Python would leave bytecode beside them.
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     root = tmp_path / "toy"
     if "{site}" not in setup and "{root}" not in paths:
         (site / "__editable__.toylib-1.pth").write_text(f"{root}/src\n")
