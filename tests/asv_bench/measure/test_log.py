@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
-from simulated_pairs import FIRST_LOOK, ScriptedPairs
+from simulated_pairs import ScriptedPairs
 
-from asv_bench.bisect.finding import Outcome
-from asv_bench.bisect.search import Search
 from asv_bench.measure import log
 from asv_bench.measure.log import Log, Logged
 from asv_bench.measure.samples import Absence, CommitUnusable, GpuConditions, Pair, Reading
-from tests.simulations.commits import SIMULATED, SimulatedCommits
+from tests.simulations.commits import SimulatedCommits
 from tests.simulations.noise import Noise
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def machine(seed: int = 0) -> SimulatedCommits:
@@ -102,51 +94,3 @@ def test_the_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.Monkey
     # Removed before the last was written: two older ones are left.
     assert len(list(tmp_path.iterdir())) == 3
     assert kept.path.is_file()
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from tests.asv_bench.measure.test_log import SlowPairs, bisect
-bisect(Path(sys.argv[1]), SlowPairs(0.02))
-"""
-
-
-class SlowPairs(SimulatedCommits):
-    """40 commits, of which the 23rd is 4 % slower; a pair takes its time."""
-
-    def __init__(self, seconds: float) -> None:
-        slow = {f"c{number}": 0.04 * (number >= 23) for number in range(40)}
-        super().__init__({"good": 0.0} | slow, Noise(), 3)
-        self.seconds = seconds
-
-    def pair(self, base: str, head: str, **options):
-        time.sleep(self.seconds)
-        return super().pair(base, head, **options)
-
-
-def bisect(path: Path, source: SimulatedCommits):
-    kept, commits = Log(path), [f"c{number}" for number in range(40)]
-    return Search(lambda part: Logged(source, kept, part), "good", commits, SIMULATED).run()
-
-
-def test_a_killed_search_goes_on_with_the_pairs_it_had(path: Path) -> None:
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], cwd=ROOT, env=env)
-    deadline = time.monotonic() + 120
-    while not path.exists() or path.read_text().count('"part":"search"') < 5:
-        assert process.poll() is None, "the search ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-
-    kept = Log(path).restored
-    source = SlowPairs(0.0)
-    finding = bisect(path, source)
-    assert (finding.outcome, finding.suspects) == (Outcome.FOUND, ("c23",))
-    assert kept >= FIRST_LOOK + 5
-    assert source.measured["simulated"] == Log(path).restored - kept > 0
-    replayed = SlowPairs(0.0)
-    assert bisect(path, replayed) == finding
-    assert replayed.measured["simulated"] == 0

@@ -1,9 +1,10 @@
-"""A command in any repository: compared as kvtrail's benchmarks are, and nothing left behind."""
+"""A command in any repository: compared, nothing left behind, and what is left out said."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from declared_repository import STEP, DeclaredRepository
 from toy_repository import COMMAND, SCRIPT, ToyRepository
 from typer.testing import CliRunner
 
@@ -132,3 +134,66 @@ def test_folders_of_no_repository_are_refused_and_a_suite_below_is_named(
         compare(*ENDS, folder=suite.parent)
     with pytest.raises(Refused, match="is in no git repository"):
         compare(*ENDS, "--", *COMMAND, folder=Path(os.sep))
+
+
+@pytest.fixture
+def stepping(declared, lives_in_process: None) -> DeclaredRepository:
+    return declared(STEP.replace("measure", 'setup = "true"\n    measure'), *["step = 5"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "is_said"),
+    [
+        ("bench.py", ("compare", "HEAD~1", "HEAD"), True),
+        ("bench.py", ("bisect", "HEAD~2", "main"), True),
+        ("bench.py", ("explain", "HEAD~1", "HEAD", "--traces", "0"), True),
+        ("bench.py", ("compare", "HEAD~1", "."), False),
+        ("bench.py", ("compare", "HEAD~2", "HEAD~1"), False),
+        ("notes.txt", ("compare", "HEAD~1", "HEAD"), False),
+    ],
+)
+def test_uncommitted_changes_of_the_commit_checked_out(
+    kvtrail, stepping: DeclaredRepository, changed: str, words: tuple[str, ...], is_said: bool
+) -> None:
+    with (stepping.root / changed).open("a") as file:
+        file.write("# changed\n")
+    said = "uncommitted changes in bench.py are not measured"
+    assert (said in kvtrail(stepping, *words).text) is is_said
+
+
+def test_a_submodule_is_named_once_however_many_commits_have_it(
+    kvtrail, stepping: DeclaredRepository, tmp_path: Path
+) -> None:
+    stepping.git("init", "-q", str(tmp_path / "inner"))
+    stepping.git("-C", str(tmp_path / "inner"), "commit", "-q", "--allow-empty", "-m", "inner")
+    allowed = ("-c", "protocol.file.allow=always")
+    stepping.git(*allowed, "submodule", "add", "-q", str(tmp_path / "inner"), "third")
+    for number in range(2):
+        stepping.commit(f"step = {5 + number / 1000}", f"with a submodule {number}")
+    for _ in ("laid out", "found in the cache"):
+        said = kvtrail(stepping, "compare", "HEAD~1", "HEAD")
+        assert " and 1 more: the files of the submodule third are missing" in said.text
+        assert len(said.record["notes"]) == 2
+
+
+def test_a_merge_that_is_the_culprit_comes_with_the_command_that_goes_into_it(
+    kvtrail, stepping: DeclaredRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random.seed(3)
+    fork = stepping.git("rev-parse", "HEAD")
+    stepping.git("checkout", "-q", "-b", "side")
+    stepping.commit("step = 7", "slower")
+    stepping.commit("step = 7.001", "more")
+    stepping.git("checkout", "-q", "main")
+    stepping.git("merge", "-q", "--no-ff", "side", "-m", "merge side")
+    merge = stepping.git("rev-parse", "HEAD")[:8]
+    stepping.commit("step = 7.002", "later")
+    words = ("bisect", "HEAD~3", "HEAD")
+    monkeypatch.setattr("sys.argv", ["kvtrail", *words])
+    said = kvtrail(stepping, *words)
+    assert said.code == 3, said.text
+    assert "1 of 3 commits are merges: only first parents are searched" in said.text
+    assert f"It is a merge. Which of the commits that it brought in: kvtrail bisect {fork[:8]}" in (
+        said.text
+    )
+    assert "slower" in kvtrail(stepping, "bisect", fork[:8], f"{merge}^2").text

@@ -145,22 +145,6 @@ def test_commits_are_the_same_where_engine_and_kernels_are(
     assert not suite.are_same(lacking, lacking)
 
 
-def test_the_least_lately_used_are_forgotten(
-    toy: ToyProject, suite: OwnSuite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit_tree, "_KEPT_FOLDERS", 1)
-    first, second = (suite.folder_of(commit) for commit in toy.commits[:2])
-    for name in ("old", "new"):
-        (commits_folder(toy) / f".partial-{name}").mkdir()
-    stale = commits_folder(toy) / ".partial-old"
-    for moment, path in ((1000, first), (2000, second), (1000, stale)):
-        os.utime(path, (moment, moment))
-    suite.folder_of(toy.commits[0])
-    suite.folder_of(toy.commits[2])
-    kept = {toy.commits[0], toy.commits[2], ".partial-new"}
-    assert {path.name for path in commits_folder(toy).iterdir()} == kept
-
-
 BENCHMARKS = {"a.step": "a.step", "a.ttft": "a.ttft", "b.time(1)": "b.time-0"}
 RUN_OF = {"a.step": "a-run", "a.ttft": "a-run", "b.time-0": None}
 STEPS = ("a.step", "a.ttft")
