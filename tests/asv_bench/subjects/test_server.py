@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -202,6 +204,32 @@ def test_a_stranger_at_the_port_is_not_measured(
         start = f'"python bench.py --port {port}"'
         with pytest.raises(CommitUnusable, match=words.format(port)):
             made(ASLEEP, ready=ready.format(port), start=start).prepared()
+
+
+# The server has begun, and is ready only once the stranger listens.
+WAITING = """
+import pathlib, time
+pathlib.Path("{place}/begun").touch()
+while not pathlib.Path("{place}/listens").exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_stranger_who_begins_to_listen_later_is_not_measured(made, tmp_path: Path) -> None:
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        port = door.getsockname()[1]
+
+        def listen() -> None:
+            while not (tmp_path / "begun").exists():
+                time.sleep(0.01)
+            door.listen()
+            (tmp_path / "listens").touch()
+
+        threading.Thread(target=listen, daemon=True).start()
+        server, start = WAITING.format(place=tmp_path), f'"python bench.py --port {port}"'
+        with pytest.raises(CommitUnusable, match=f"127.0.0.1:{port} "):
+            made(f"{server}{ASLEEP}", ready="{ regex = 'loading' }", start=start).prepared()
 
 
 def test_no_proxy_is_asked_whether_a_server_is_ready(made, monkeypatch: pytest.MonkeyPatch) -> None:
