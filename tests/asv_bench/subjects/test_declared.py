@@ -199,7 +199,10 @@ READS = noisy("tpot_ms", 'float(open(os.environ["VALUE"]).read())')
 
 
 @pytest.mark.usefixtures("kvtrail")
-def test_a_setup_is_made_once_for_each_tree(tmp_path: Path) -> None:
+def test_a_setup_is_made_once_for_each_tree_and_the_last_ones_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asv_bench.measure.trees._KEPT_SETUPS", 2)
     made = DeclaredRepository.make(
         tmp_path / "toy ümlaut", SETUP, READS, READS.replace("import", "import sys,")
     )
@@ -209,6 +212,7 @@ def test_a_setup_is_made_once_for_each_tree(tmp_path: Path) -> None:
         assert made.prepared("HEAD~1") == {}
         assert made.lived()["tpot_ms"].value == pytest.approx(value, rel=0.01)
         assert (tmp_path / "made").read_text().split() == ["made"] * setups
+    assert len([*(tmp_path / "cache").glob("toy-*")]) == 2
 
 
 @pytest.mark.parametrize(("exit_with", "code"), [(1, 1), (125, 5)])
@@ -234,6 +238,7 @@ def test_pairs_of_an_edited_benchmark_are_not_gone_on_with(kvtrail, declared) ->
         said = kvtrail(made, *same)
         fixed.add(said.record["settings"]["fixed"])
         assert said.answers["tpot_ms"]["base_value"] == pytest.approx(value, rel=0.01)
+        assert "uncommitted changes" not in said.text
     assert len(fixed) == 2
     (made.root / "bench.py").write_text("print('another')")
     with pytest.raises(Refused, match="no pairs of the same compare"):
