@@ -15,20 +15,15 @@ from asv_bench.measure.software import Software
 SEEN = seen("")
 
 
-def distribution(folder: Path, name: str, version: str) -> None:
-    """What pip notes of a package."""
-    info = folder / f"{name}-{version}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """The packages of a virtual environment: one, and a line that makes its Python complain."""
     command = [sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"]
     subprocess.run(command, check=True)
     [packages] = (tmp_path / "env").glob("lib/python*/site-packages")
-    distribution(packages, "toylib", "4.55")
+    info = packages / "toylib-4.55.dist-info" / "METADATA"
+    info.parent.mkdir()
+    info.write_text("Metadata-Version: 2.1\nName: toylib\nVersion: 4.55\n")
     (packages / "broken.pth").write_text("import nothing_of_this_name\n")
     return packages
 
