@@ -180,8 +180,11 @@ def pids_in(folder: Path, number: int) -> list[int]:
 
 
 def await_ends(pids: Sequence[int]) -> None:
-    """Wait until processes are gone, or dead and not yet reaped by whoever inherited them."""
-    deadline = time.monotonic() + 120
+    """Wait until processes are gone, or dead and not yet reaped by whoever inherited them.
+
+    Not for as long as a life sleeps that nobody ends.
+    """
+    deadline = time.monotonic() + 60
     while any(stat_of(pid)[0] != "Z" for pid in pids):
         assert time.monotonic() < deadline, f"some of {pids} live on"
         time.sleep(0.01)
