@@ -134,12 +134,12 @@ def test_the_base_is_where_the_branch_left_and_inputs_are_words(runner: Runner) 
     inputs = {"INPUT_METRICS": "tpot\n\n ttft ms \n", "INPUT_MARGIN": "2"}
     line = "FOO=1 make -s && ./bench 'it''s' > out"
     words = runner.asked(**inputs, INPUT_ARGUMENTS="--quick --devices '0,1'", INPUT_COMMAND=line)
-    assert words[:4] == ["--quiet", "compare", "fork of main and topic", "topic"]
+    assert words[:4] == ["compare", "--quiet", "fork of main and topic", "topic"]
     assert words[words.index("--gate") :] == [
         *("--gate", "slower,inconclusive", "--margin", "2", "--metric", "tpot"),
         *("--metric", "ttft ms", "--quick", "--devices", "0,1", "--", line),
     ]
-    assert runner.asked(INPUT_BASE="v1", INPUT_HEAD="topic")[1:4] == ["compare", "v1", "topic"]
+    assert runner.asked(INPUT_BASE="v1", INPUT_HEAD="topic")[2:4] == ["v1", "topic"]
     # A merge queue is compared with what it goes on.
     group = {"base_sha": "main", "head_sha": "queued", "head_ref": "queue/x"}
     runner.happened({"action": "checks_requested", "merge_group": group})

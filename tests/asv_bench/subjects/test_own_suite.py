@@ -21,7 +21,7 @@ from toy_project import ToyProject, git, make_project
 from toy_repository import ToyRepository
 
 from asv_bench.errors import Refused
-from asv_bench.git import commit_tree
+from asv_bench.git import trees
 from asv_bench.measure import lives as lives_module
 from asv_bench.measure.lives import Lives, Place
 from asv_bench.measure.places import shared_out
@@ -99,7 +99,7 @@ def test_a_commit_is_laid_out_once_and_again_where_it_is_half_made(
     toy: ToyProject, suite: OwnSuite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(commit_tree, "_fill", MagicMock(side_effect=KeyboardInterrupt))
+        patch.setattr(trees, "_exact", MagicMock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             suite.folder_of(toy.commits[0])
     assert not list(commits_folder(toy).iterdir())

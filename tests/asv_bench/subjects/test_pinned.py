@@ -27,10 +27,10 @@ def lives_on_a_host(made: DeclaredRepository, word: str) -> None:
     """One life, as on a host of a fleet."""
     subject = made.subject
     commit = subject.resolve(word).hash
-    host = Host(Order.of(subject, [commit]), 1, "here", lambda *_: ())
+    host = Host()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempfile.tempdir", None)
-        host.begin()
+        host.begin(Order.of(subject, [commit]), 1, "here", lambda *_: ())
     if error := host.measure("prepare", 0, False, commit).error:
         raise error
 
