@@ -109,7 +109,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
 
 
 def run(*arguments: object) -> Result:
-    done = CliRunner().invoke(build_app(), ["ladder", *map(str, arguments)])
+    done = CliRunner().invoke(build_app(), ["lab", "ladder", *map(str, arguments)])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done
