@@ -103,7 +103,6 @@ COMMANDS = (
 LAB_COMMANDS = (
     Command("calibrate", "See whether compare's verdicts hold here, against planted slowdowns."),
     Command("ladder", "Run every earlier host path, and try what was claimed of each."),
-    Command("roofline", "Set every kernel of a decode step against the bandwidth of memory."),
 )
 
 

@@ -50,7 +50,6 @@ EXAMPLES = {
     "headline": ("headline --quick --output figures.json",),
     "peers": ("peers --quick --peer transformers-static",),
     "profile": ("profile --quick",),
-    "roofline": ("lab roofline --output roofline.json",),
     "ladder": ("lab ladder --quick",),
 }
 """What follows `kvtrail`, by the command's name. Behind a # stands what it does."""
@@ -136,7 +135,6 @@ COMMANDS = (
     Command("headline", "cli.headline:headline", ENGINE, is_alone=True),
     Command("peers", "cli.peers:peers", ENGINE),
     Command("profile", "cli.profile:run", ENGINE),
-    Command("roofline", "cli.roofline:run", LAB, is_alone=True),
     Command("ladder", "studies.ladder.command:run", LAB, is_alone=True),
 )
 """In the order of the help: users' commands first, and `lab VERB` last."""

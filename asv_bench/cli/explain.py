@@ -10,8 +10,8 @@ import typer
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.explain.effect import known_effect
 from asv_bench.explain.explaining import Explaining
+from asv_bench.explain.explanation import known_effect
 from asv_bench.git.repository import Commit
 from asv_bench.output.destinations import STANDARD_OUTPUT
 from asv_bench.output.record import TableFiles

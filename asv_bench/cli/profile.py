@@ -1,21 +1,24 @@
-"""`profile`: where the time of a decode step goes, per range and per kernel."""
+"""`profile`: where the time of a decode step goes, per range, per kernel, and against memory."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import asdict
 from importlib import util
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from asv_bench.errors import Refused
-from asv_bench.explain.trace import short_kernel_name
+from asv_bench.explain.trace import device_work
 from asv_bench.explain.window import Traced, Window, torch_traces
+from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
+from asv_bench.memory.floor import Role, kernel_roles
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
-from asv_bench.output.table import Cell, Column, Row, Table, digits, percent
+from asv_bench.output.table import Column, Row, Table, digits, percent
 from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import chosen_device
 from asv_bench.run.settings import PROFILE_DIR
@@ -24,7 +27,7 @@ from asv_bench.session.options import Outputs
 from asv_bench.workloads.named import WORKLOADS, workload_named
 
 _SHOWN = 20
-_NAME_WIDTH = 56
+_REST = "all else"
 
 
 @grouped
@@ -45,7 +48,9 @@ def run(
     *,
     outputs: Outputs,
 ) -> None:
-    """Show the time per range and per kernel of a window of decode steps."""
+    """Show the time per range and per kernel of a window of decode steps, and on a GPU the bytes,
+    the time and the share of the bandwidth of each part of a fused step.
+    """
     if util.find_spec("nvtx") is None:
         raise Refused("profile needs the package nvtx, which names the engine's ranges.")
     named = workload_named(workload)
@@ -72,15 +77,18 @@ def run(
     with Progress(console, "tracing", unit="windows"):
         windows = torch_traces(window, directory.resolve())
     # The last window is decoded as the engine really runs.
-    files.show(_range_table(windows[0]), _work_table(windows[-1]))
+    tables = [_range_table(windows[0]), _work_table(windows[-1])]
+    bandwidth = read_bandwidth(device)
+    parts = role_table(windows[-1], bandwidth) if bandwidth else None
+    if parts:
+        tables.append(parts)
+        record.results["roofline"] = parts.to_json()
+        record.results["read_bandwidth"] = bandwidth and asdict(bandwidth)
+    files.show(*tables)
     for traced in windows:
         console.print(f"trace: {traced.path}")
     record.results["windows"] = [
-        {
-            "file": one.path.name,
-            "window": asdict(one.decoded),
-            "summary": asdict(one.summary),
-        }
+        {"file": one.path.name, "window": asdict(one.decoded), "summary": asdict(one.summary)}
         for one in windows
     ]
     console.print(f"record: {record.write(files.record)}")
@@ -107,24 +115,19 @@ def _work_table(window: Traced) -> Table:
     summary, steps = window.summary, window.decoded.steps
     kind = "kernel" if summary.is_device else "operator"
     columns = [
-        Column(kind, kind, kind="name"),
+        Column(kind, kind, kind="text"),
         Column("calls", "calls", "a step", digits(2)),
         Column("us_a_call", "µs", "a call", digits(2)),
         Column("us_a_step", "µs", "a step", digits(2)),
         Column("share", "share", "", percent(1)),
     ]
-    figures = [(one.name, one.calls, one.total_us) for one in summary.work]
-    total, rest = sum(us for _, _, us in figures), figures[_SHOWN:]
-    if rest:
-        more = sum(calls for _, calls, _ in rest), sum(us for _, _, us in rest)
-        figures[_SHOWN:] = [(f"{len(rest)} more", *more)]
+    total = sum(one.total_us for one in summary.work)
     rows: list[Row] = [
-        # Operators have short names; shortening C++ would drop their library.
         (
-            Cell(name, text=short_kernel_name(name, _NAME_WIDTH) if summary.is_device else name),
-            *(calls / steps, us / calls, us / steps, us / total if total else None),
+            *(one.name, one.calls / steps, one.total_us / one.calls, one.total_us / steps),
+            one.total_us / total if total else None,
         )
-        for name, calls, us in figures
+        for one in summary.work[:_SHOWN]
     ]
     span, idle = summary.span_us / steps, summary.idle_us / steps
     caption = (
@@ -132,6 +135,49 @@ def _work_table(window: Traced) -> Table:
         f"Without a profiler a step takes {window.decoded.step_us:,.1f} µs."
     )
     return Table(columns, rows, _title(kind, window), caption)
+
+
+def role_table(window: Traced, bandwidth: Bandwidth) -> Table | None:
+    """Each part of a fused step against the bandwidth of memory; None where no step was fused."""
+    decoded, work = window.decoded, device_work(window.path)
+    roles = list(kernel_roles(one.name for one in work))
+    if Role.HEAD not in roles:
+        return None
+    kernels: dict[str, Counter[str]] = defaultdict(Counter)
+    spent: dict[str, float] = defaultdict(float)
+    reached = work[0].ts
+    for event, role in zip(work, roles, strict=True):
+        kernels[role or _REST][event.name] += 1
+        # Under dependent launch a kernel starts before the one before it has ended, and waits.
+        spent[role or _REST] += max(0.0, event.end - max(event.ts, reached))
+        reached = max(reached, event.end)
+    read = dict(decoded.bytes)
+    if Role.ATTENTION_IN not in kernels:
+        # One kernel does both.
+        read[Role.ATTENTION] += read.pop(Role.ATTENTION_IN)
+    columns = [
+        Column("part", "part", kind="text"),
+        Column("kernels", "kernel", kind="text", show=", ".join),
+        Column("calls", "calls", "a step", digits(2)),
+        Column("bytes", "MB", "a step", lambda count: f"{count / 1e6:,.2f}"),
+        Column("us", "µs", "a step", digits(1)),
+        Column("fraction", "of band-", "width", percent(1)),
+    ]
+
+    def row(name: str, us: float, moved: float | None) -> list[Any]:
+        us /= decoded.steps
+        rate = 1e6 * moved / us / bandwidth.bytes_per_second if moved and us else None
+        names = [one for one, _ in kernels[name].most_common()]
+        calls = kernels[name].total() / decoded.steps
+        return [name, names or None, calls or None, moved, us, rate]
+
+    rows: list[Row] = [row(name, spent[name], read.get(name)) for name in (*read, _REST)]
+    rows += [(), row("step", window.summary.span_us, sum(read.values()))]
+    caption = (
+        f"Each sequence attends to {decoded.context:,.0f} tokens. Times are without waiting for "
+        f"the kernel before. Measured read bandwidth {bandwidth.bytes_per_second / 1e12:.2f} TB/s."
+    )
+    return Table(columns, rows, _title("part", window), caption)
 
 
 def _title(kind: str, window: Traced) -> str:

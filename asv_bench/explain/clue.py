@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from asv_bench.measure.software import Software, other_packages
+from asv_bench.words import first_of
+
+_PACKAGES = 6
 
 
 class Source(StrEnum):
@@ -30,54 +32,23 @@ class Clue:
     before: float | str | None  # None: this end does not have it
     after: float | str | None
     sentence: str  # without a full stop
-    is_exact: bool = True  # the same in every process; False: a time, told from noise
-    leaning: int = 0  # 1: the head does more, -1: it does less, 0: neither can be said
     # Microseconds that the head takes longer for it, a step or a trace: measured in traces, or a
     # rough guess to order by.
-    cost_us: float | None = None
+    cost_us: float = 0.0
     part: float | None = None  # the measured cost as a fraction of the base's traced time
-    also: tuple[str, ...] = ()  # what differs in the same way, such as operators that one calls
-    on_gpu: bool | None = None  # the one kind of device where it happens; None: on either
+    is_exact: bool = True  # the same in every process; False: a time, told from noise
     is_waiting: bool = False  # whether the kernel waits for other devices: its time is no cause
 
-    @classmethod
-    def of_figures(
-        cls,
-        source: Source,
-        name: str,
-        what: str,
-        sides: Iterable[float],
-        sentence: str,
-        each_us: float,  # what one more of the figure costs
-        **more: Any,
-    ) -> Clue:
-        """A figure that the head has more or less of; `more` are other fields, or overrule."""
-        before, after = sides
-        leaning = (after > before) - (after < before)
-        known = {"leaning": leaning, "cost_us": (after - before) * each_us}
-        return cls(source, name, what, before, after, sentence, **{**known, **more})
-
     @property
-    def change(self) -> float:
-        """How much more the head has of the figure; 0 where it is a text."""
-        before, after = self.before or 0, self.after or 0
-        if isinstance(before, str) or isinstance(after, str):
-            return 0.0
-        return round(after - before, 6)
-
-    @property
-    def is_cell(self) -> bool:
-        """Whether it is of what an end runs with, and not of what it does."""
-        return self.source in (Source.VARIABLES, Source.PACKAGES)
-
-    @property
-    def size_us(self) -> float:
-        """What it costs, whichever end it costs that."""
-        return abs(self.cost_us or 0.0)
+    def leaning(self) -> int:
+        """1: the head does more, -1: it does less, 0: neither can be said."""
+        if isinstance(self.before, float | int) and isinstance(self.after, float | int):
+            return (self.after > self.before) - (self.after < self.before)
+        return 0
 
 
 def cell_clues(base: Software, head: Software) -> Iterator[Clue]:
-    """Each variable, the interpreter and each package that differs."""
+    """Each variable and the interpreter that differs, and the packages that do together."""
     for name in sorted({*base.variables, *head.variables}):
         before, after = base.variables.get(name), head.variables.get(name)
         if before != after:
@@ -87,9 +58,13 @@ def cell_clues(base: Software, head: Software) -> Iterator[Clue]:
     if before and after and before != after:
         text = f"{after} runs in place of {before}"
         yield Clue(Source.VARIABLES, "interpreter", "program", before, after, text)
-    for name, before, after in other_packages(base, head):
-        text = f"{name} {before or 'none'} → {after or 'none'}"
-        yield Clue(Source.PACKAGES, name, "version", before, after, text)
+    if packages := list(other_packages(base, head)):
+        names, old, new = (
+            ", ".join(one or "none" for one in each) for each in zip(*packages, strict=True)
+        )
+        moved = [f"{name} {one or 'none'} → {other or 'none'}" for name, one, other in packages]
+        text = f"packages have other versions: {first_of(moved, _PACKAGES)}"
+        yield Clue(Source.PACKAGES, names, "version", old, new, text)
 
 
 def more_or_less(before: float, after: float, one: str, many: str) -> str:

@@ -11,12 +11,11 @@ from typing import Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.clue import cell_clues
-from asv_bench.explain.commit_files import files_between
-from asv_bench.explain.effect import Effect
-from asv_bench.explain.engine_counts import ALL_PATHS, CPU_PATHS, count_ends
-from asv_bench.explain.explanation import FILES, Explanation
+from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends, stand_in
+from asv_bench.explain.explanation import Effect, Explanation
 from asv_bench.explain.trace import read_traces
 from asv_bench.explain.trace_pair import Trace, TracePair
+from asv_bench.explain.why import files_between
 from asv_bench.explain.window import Window, torch_trace
 from asv_bench.git.repository import WORKING_TREE, Commit
 from asv_bench.lab.step_counters import MODEL
@@ -44,8 +43,6 @@ _NO_TRACE = (
     "No trace was taken, as the subject declares none: [trace] run in kvtrail.toml names a command "
     "that leaves one, by which kernels and operators are told apart."
 )
-_ON_PAGE = 12
-"""Files and commits that a page lists."""
 
 
 class Explaining(Session):
@@ -80,8 +77,7 @@ class Explaining(Session):
         names = [name if name == WORKING_TREE else end.short for name, end in ends]
         self._asked = shlex.join([*names, *options])
         self._ends = base.hash, head.hash
-        self._is_here_gpu = not set(subject.devices) & set(NO_GPU)
-        self.found = Explanation(base, head, self._is_here_gpu, effect)
+        self.found = Explanation(base, head, effect)
 
     def names(self) -> Sequence[str]:
         return self._ends
@@ -113,16 +109,17 @@ class Explaining(Session):
         self._console.print(found.headline(), style="bold")
         print_sentences(self._console, answer, "bold")
         versus = f"{described(found.head)} against {described(found.base)}"
+        tables = [found.table()] if found.clues else []
         page = self._issue(
             found.headline() if found.effect is None else f"Why: {found.headline()}",
             # The causes come before the table that they are taken from.
             "\n\n".join([versus, *map(inline, answer)]),
-            [found.table(None)] if found.clues else [],
-            [*found.context(_ON_PAGE), *found.notes],
+            tables,
+            list(found.context()),
             lasting_names(self._named),
         )
-        self._files.show(*([found.table()] if found.clues else []), page=page)
-        print_sentences(self._console, [*found.context(), *found.notes])
+        self._files.show(*tables, page=page)
+        print_sentences(self._console, found.context())
 
     def results(self) -> dict[str, Any]:
         return {} if self._ending else self.found.to_json()
@@ -136,7 +133,7 @@ class Explaining(Session):
         """
         subject, found = self._subject, self.found
         found.files = files_between(*self._ends, subject)
-        found.looked_at += [FILES] if found.files else []
+        found.looked_at += ["files"] if found.files else []
         if not self._how.anyway and subject.are_same(*self._ends):
             found.notes.append(_SAME)
         elif subject.has_engine:
@@ -144,8 +141,7 @@ class Explaining(Session):
             self._look_at_engines({end: engine_of(subject, end) for end in self._ends})
         else:
             with subject.ends() as ends:
-                cells = [ends.cell(end) for end in self._ends]
-                found.clues += cell_clues(*cells)
+                found.clues += cell_clues(*(ends.cell(end) for end in self._ends))
                 found.looked_at += ["variables", "packages"]
 
                 def take(end: str, path: Path) -> Trace:
@@ -158,71 +154,66 @@ class Explaining(Session):
                     self._trace(take)
 
     def _look_at_engines(self, folders: dict[str, Path]) -> None:
-        device = "cuda" if self._is_here_gpu else "cpu"
-        workload, model = self._subject.decoded(
-            self.found.effect.metric if self.found.effect else ""
-        )
+        devices, effect = self._subject.devices, self.found.effect
+        is_gpu = not set(devices) & set(NO_GPU)
+        device = "cuda" if is_gpu else "cpu"
+        workload, model = self._subject.decoded(effect.metric if effect else "")
+        model = model or default_model(device)
         window = Window(
-            workload=workload,
-            quick=not self._is_here_gpu,
-            model=model or default_model(device),
-            device=device,
-            steps=STEPS,
+            workload=workload, quick=not is_gpu, model=model, device=device, steps=STEPS
         )
-        self._count(folders, window.model)
-        variables = {"CUDA_VISIBLE_DEVICES": self._subject.devices[0]} if self._is_here_gpu else {}
+        self._count(folders, model)
+        variables = {"CUDA_VISIBLE_DEVICES": devices[0]} if is_gpu else {}
 
         def take(end: str, path: Path) -> Trace:
-            traced = torch_trace(window, path, folder=folders[end], variables=variables)
-            return [traced.summary]
+            return [torch_trace(window, path, folder=folders[end], variables=variables).summary]
 
-        self._trace(take, f" of {STEPS} decode steps of {window.shape().name} with {window.model}")
+        self._trace(take, f" of {STEPS} decode steps of {window.shape().name} with {model}")
 
     def _count(self, folders: dict[str, Path], model: str) -> None:
         base, head = (folders[end] for end in self._ends)
-        # What a comparison on the CPU shows is no kernel's of a GPU.
-        has_kernels = self.found.effect is None or self.found.effect.is_on_gpu
-        paths = ALL_PATHS if has_kernels else CPU_PATHS
-        small = next((small for start, small in _SMALL.items() if model.startswith(start)), MODEL)
         found = self.found
+        # Of the device that the change was measured on; of both where none is known.
+        has_kernels = found.effect is None or found.effect.is_on_gpu
+        paths = (*(CPU_PATHS if not found.effect or not has_kernels else ()),)
+        paths += GPU_PATHS if has_kernels else ()
+        small = next((small for start, small in _SMALL.items() if model.startswith(start)), MODEL)
         try:
             with Progress(self._console, "counting what a step does"):
-                counted = count_ends(base, head, model=small, paths=paths, has_kernels=has_kernels)
+                clues, notes = count_ends(
+                    base, head, model=small, paths=paths, has_kernels=has_kernels
+                )
         except MeasurementFailed as error:
             found.notes.append(f"Nothing was counted: {error}")
             return
-        found.clues += counted.clues
-        found.notes += counted.notes
-        if stand_in := counted.stand_in([model]):
-            found.notes.append(f"Steps were counted {stand_in}.")
+        found.clues += clues
+        found.notes += notes
         kernels = " and kernels compiled for sm_90" if has_kernels else ""
-        found.looked_at.append(f"exact counters of a step{kernels}")
+        found.looked_at.append(f"exact counters of a step{stand_in(model, small)}{kernels}")
 
     def _trace(self, take: Callable[[str, Path], Trace], what: str = "") -> None:
         """Take traces of both ends in turns; `take` leaves one of an end at a path and reads it."""
         if not self._traces:
             return
-        found, taken = self.found, dict[str, list[Trace]](base=[], head=[])
-        hashes = dict(zip(taken, self._ends, strict=True))
+        taken: dict[str, list[Trace]] = {end: [] for end in ("base", "head")}
+        ends = list(zip(taken, self._ends, strict=True))
         with Progress(self._console, "tracing", 2 * self._traces, "traces") as bar:
             for number in range(self._traces):
                 # Every second time in the other order.
-                for end in taken if number % 2 == 0 else reversed(taken):
+                for role, end in ends if number % 2 == 0 else reversed(ends):
                     try:
                         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-                            taken[end].append(take(hashes[end], Path(scratch) / "trace.json"))
+                            taken[role].append(take(end, Path(scratch) / "trace.json"))
                     except MeasurementFailed as error:
-                        why = f"the {end} gave no trace: {error}"
-                        found.notes.append(f"The traces are left out: {why}")
+                        why = f"the {role} gave no trace: {error}"
+                        self.found.notes.append(f"The traces are left out: {why}")
                         return
                     bar.advance()
-        found.traces = TracePair(taken["base"], taken["head"])
-        found.clues += found.traces.clues()
+        self.found.traces = TracePair(taken["base"], taken["head"])
+        self.found.clues += self.found.traces.clues()
         count = "a trace" if self._traces == 1 else f"{self._traces} traces"
-        found.looked_at.append(f"{count} of each end{what}")
-        if what:
-            found.notes.append(f"Traced were {count} of each end{what}.")
+        self.found.looked_at.append(f"{count} of each end{what}")
         if self._traces == 1:
-            found.notes.append(
+            self.found.notes.append(
                 "One trace of each end has no noise to tell times from: only counts are compared."
             )

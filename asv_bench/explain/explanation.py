@@ -1,30 +1,34 @@
-"""Why one end is slower than the other: its causes, as a person and a program read them."""
+"""Why one end is slower than the other: the change, and its causes, for a person or a program."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from asv_bench.compare.verdict import Verdict, word_of
+from asv_bench.errors import Refused
 from asv_bench.explain.clue import Clue, Source, number
-from asv_bench.explain.commit_files import CommitFiles
-from asv_bench.explain.effect import Effect
-from asv_bench.explain.trace import short_kernel_name
 from asv_bench.explain.trace_pair import TracePair
+from asv_bench.explain.why import CommitFiles
 from asv_bench.git.repository import Commit
-from asv_bench.output.table import Cell, Column, Table, percent, percentage
-from asv_bench.words import first_of
+from asv_bench.output.record import RUNS
+from asv_bench.output.stored_json import UnreadableFile, read_stored
+from asv_bench.output.table import Cell, Column, Table, interval, percent, percentage
+from asv_bench.subjects.declared import DeclaredSubject
 
 MOST = 3
 """Causes that are named."""
-_MINOR, _FULLY, _BEYOND_WHOLE = 0.05, 0.8, 3.0
+_MINOR, _FULLY = 0.05, 0.8
 """Of the change: an exact clue that costs less comes last; causes that add up to as much explain
-all of it; and a cause of more than so many times the whole is said by itself."""
-_PYTHON = "lines a step"
-_PACKAGES, _ROWS = 6, 12
-_NAME = 44
-FILES = "files"
-"""Looked at of all commits; that they differ is no cause by itself."""
+all of it."""
+_ROWS = 12
+_LOOKED_AT = 100
+"""Records, the newest first, in which a comparison is looked for."""
+_SAME = ("kind", "name", "command", "repository")
+"""What a subject must share with that of a record. The file's text may have changed."""
 
 COLUMNS = (
     Column("name", "what differs", kind="text"),
@@ -37,13 +41,112 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One metric of two commits, as a stored comparison has it."""
+
+    metric: str
+    unit: str
+    verdict: Verdict
+    effect: float | None
+    interval: tuple[float, float] | None
+    pairs: int
+    higher_is_better: bool
+    is_on_gpu: bool  # whether a GPU was measured
+    machine: str  # in words
+    started: str
+
+    @property
+    def sign(self) -> int:
+        """1: the head is slower; -1: faster; 0: neither was shown."""
+        return {Verdict.SLOWER: 1, Verdict.FASTER: -1}.get(self.verdict, 0)
+
+    @property
+    def cost(self) -> float | None:
+        """How much longer the head takes, as a fraction; None where the metric is no time."""
+        if self.effect is None or self.unit == "bytes":
+            return None
+        return 1 / (1 + self.effect) - 1 if self.higher_is_better else self.effect
+
+    def sentence(self) -> str:
+        """The change in words."""
+        text = f"{self.metric}: {word_of(self.verdict, self.unit, self.effect)}"
+        if self.effect is not None:
+            text += f", {percentage(self.effect, 2, signed=True)}"
+        if self.interval is not None:
+            text += f" ({interval(2)(self.interval)})"
+        return f"{text} in {self.pairs} pairs on {self.machine}, {self.started[:10]}"
+
+
+def known_effect(
+    ends: tuple[str, str], subject: DeclaredSubject, record: Path | None
+) -> Effect | None:
+    """The change of two ends that a record has, or the newest one stored; None without one.
+
+    Of several metrics it is that of the largest change that was shown. Ends are full hashes, or
+    labels. Raises Refused if a record is given which is none, or compares something else.
+    """
+    if record is not None:
+        if found := _read(record, ends, subject):
+            return found
+        names = ", ".join(metric.name for metric in subject.metrics)
+        raise Refused(
+            f"{record} holds no comparison of {' and '.join(end[:12] for end in ends)} in {names}; "
+            f"give the record of a compare of the same two."
+        )
+    files = [path for kind in ("compare", "bisect") for path in RUNS.glob(f"{kind}-*.json")]
+    files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in files[:_LOOKED_AT]:
+        with suppress(UnreadableFile):
+            if found := _read(path, ends, subject):
+                return found
+    return None
+
+
+def _read(path: Path, ends: tuple[str, str], subject: DeclaredSubject) -> Effect | None:
+    known = {metric.name: metric for metric in subject.metrics}
+    own = subject.to_json()
+
+    def parse(record: Mapping[str, Any]) -> Effect | None:
+        settings, results = record.get("settings") or {}, record.get("results") or {}
+        recorded, finding = settings.get("subject") or {}, results.get("finding") or {}
+        # Those of `compare`, or those that `bisect` made of commits that it names, and of its ends.
+        compared = [*(results.get("comparisons") or []), *(finding.get("confirmations") or [])]
+        found = [
+            one
+            for one in (*compared, finding.get("gate") or {})
+            if (one.get("base"), one.get("head")) == ends and one.get("benchmark") in known
+        ]
+        if not found or any(recorded.get(key) != own.get(key) for key in _SAME):
+            return None
+        shown = (Verdict.SLOWER, Verdict.FASTER)
+        most = max(found, key=lambda one: (one["verdict"] in shown, abs(one.get("effect") or 0.0)))
+        metric, machine = known[most["benchmark"]], record["machine"]
+        devices = set(settings.get("devices") or [])
+        is_on_gpu = machine.get("gpu") is not None and not {"cpu", "host"} & devices
+        low_high = most.get("interval")
+        return Effect(
+            metric=metric.name,
+            unit=metric.unit,
+            verdict=Verdict(most["verdict"]),
+            effect=most.get("effect"),
+            interval=None if low_high is None else (low_high[0], low_high[1]),
+            pairs=most.get("pairs_used", 0),
+            higher_is_better=metric.better == "higher",
+            is_on_gpu=is_on_gpu,
+            machine=machine["gpu"] if is_on_gpu else f"{machine['cpu']}, {machine['cores']} cores",
+            started=record.get("started", ""),
+        )
+
+    return read_stored(path, "a record", parse)
+
+
 @dataclass(slots=True)
 class Explanation:
     """All that was found out about two ends."""
 
     base: Commit
     head: Commit
-    is_here_gpu: bool  # whether this machine measures on a GPU
     effect: Effect | None = None  # the change that a comparison measured; None: none is known
     traces: TracePair | None = None  # None: none were taken
     files: CommitFiles | None = None  # and commits between the ends; None along labels
@@ -61,11 +164,6 @@ class Explanation:
         return 0
 
     @property
-    def is_without_change(self) -> bool:
-        """Whether a comparison has shown that there is nothing to explain."""
-        return self.effect is not None and self.effect.verdict in ("equivalent", "same")
-
-    @property
     def change(self) -> float | None:
         """How much longer the head takes, as a fraction, where that is measured."""
         if self.effect is not None:
@@ -75,9 +173,19 @@ class Explanation:
     @property
     def causes(self) -> list[Clue]:
         """The clues that explain the change best, the best first; none where there is no change."""
-        if self.is_without_change:
+        if self.effect is not None and self.effect.verdict in (Verdict.EQUIVALENT, Verdict.SAME):
             return []
-        return sorted(filter(self._admits, _told_once(self.clues)), key=self._rank)[:MOST]
+        # What a trace counted too is told as the trace has it.
+        traced = {one.name for one in self.clues if one.source is Source.TRACE and one.is_exact}
+        leaning = (0, self.sign) if self.sign else (-1, 0, 1)
+        admitted = [
+            one
+            for one in self.clues
+            if one.leaning in leaning
+            and not one.is_waiting
+            and not (one.source is Source.COUNTERS and one.name in traced)
+        ]
+        return sorted(admitted, key=self._rank)[:MOST]
 
     @property
     def explained(self) -> float | None:
@@ -85,42 +193,22 @@ class Explanation:
 
         Waiting is left out.
         """
-        if self.traces is None or not self.change or self.is_without_change:
+        if self.traces is None or not self.change:
             return None
         parts = [one.part for one in self.clues if one.part is not None and not one.is_waiting]
         return sum(parts) / self.change
 
-    def _admits(self, clue: Clue) -> bool:
-        """Whether a clue leans as the change does, or no way, and is of what was measured.
-
-        A trace is of what is measured; counters are of any device. Kernels that wait for others
-        explain nothing.
-        """
-        is_elsewhere = self.effect is not None and clue.on_gpu not in (None, self.effect.is_on_gpu)
-        if clue.is_waiting or (is_elsewhere and clue.source is not Source.TRACE):
-            return False
-        return not self.sign or clue.leaning in (0, self.sign)
-
-    def _rank(self, clue: Clue) -> tuple[int, bool, bool, float]:
+    def _rank(self, clue: Clue) -> tuple[int, float]:
         """In this order causes are named, and of one kind the most expensive first."""
+        cost_us = abs(clue.cost_us)
         if clue.source is Source.VARIABLES:
-            kind = 0
-        elif clue.source is Source.PACKAGES:
-            kind = 2
-        elif not clue.is_exact:
-            kind = 3
-        else:
-            kind = 4 if self._is_minor(clue) else 1
-        here = (None, self.is_here_gpu)
-        is_elsewhere = clue.source is not Source.TRACE and clue.on_gpu not in here
-        is_other_way = clue.leaning < 0 and not self.sign
-        return kind, is_elsewhere, is_other_way, -clue.size_us
-
-    def _is_minor(self, clue: Clue) -> bool:
-        """Whether a clue costs next to nothing of the change, as far as both are known."""
-        if self.traces is None or not self.change:
-            return False
-        return clue.size_us < _MINOR * abs(self.traces.base_us * self.change)
+            return 0, 0.0
+        if clue.source is Source.PACKAGES:
+            return 2, 0.0
+        if not clue.is_exact:
+            return 3, -cost_us
+        whole = abs(self.traces.base_us * self.change) if self.traces and self.change else 0.0
+        return 4 if cost_us < _MINOR * whole else 1, -cost_us
 
     def headline(self) -> str:
         """What is explained, in a line."""
@@ -135,52 +223,42 @@ class Explanation:
 
     def answer(self) -> list[str]:
         """The causes in words, numbered, or that there is none."""
+        looked_at = f"Looked at: {', '.join(self.looked_at)}."
+        if not self.causes:
+            return [f"No cause was found. {looked_at}"]
         found = [
-            f"{place}. {_capital(one.sentence)}{self._worth(one)}"
+            f"{place}. {one.sentence[0].upper()}{one.sentence[1:]}{self._worth(one)}"
+            if one.sentence.startswith("a call of ")
+            else f"{place}. {one.sentence}{self._worth(one)}"
             for place, one in enumerate(self.causes, 1)
         ]
-        share = self.explained
-        if found and share is not None:
-            whole = percentage(share, 0)
-            text = f"What differs in the traces beyond noise adds up to {whole} of the change"
-            rest = f"; the rest was not found in {_listed(self.looked_at)}"
-            found.append(f"{text}{rest if share < _FULLY else ''}.")
-        return found or [self._nothing()]
+        if (share := self.explained) is not None:
+            text = "What differs in the traces beyond noise adds up to"
+            found.append(f"{text} {percentage(share, 0)} of the change.")
+            found += [looked_at] if share < _FULLY else []
+        return found
 
     def _worth(self, one: Clue) -> str:
         """How much of the change a cause explains, as far as it is measured."""
         if one.part is None:
             return "."
-        # A part of almost nothing says nothing.
-        if not self.change or abs(one.part / self.change) > _BEYOND_WHOLE:
+        if not self.change:
             return f": {percentage(one.part, 1, signed=True)} of the base's time."
         return f": {percentage(one.part / self.change, 0)} of the change."
 
-    def _nothing(self) -> str:
-        text = "Nothing differs that was looked at"
-        if self.is_without_change:
-            text = "There is no change to explain. Looked at"
-        elif self.clues:
-            text = "What differs does not explain the change. Looked at"
-        elif self.files is not None and self.files.file_count and self.looked_at != [FILES]:
-            text = "Nothing but files differs. Looked at"
-        return f"{text}: {_listed(self.looked_at)}."
+    def context(self) -> Iterator[str]:
+        """Files and commits between the ends, in sentences, and what could not be looked at."""
+        yield from self.files.sentences() if self.files else ()
+        yield from self.notes
 
-    def context(self, shown: int = 4) -> list[str]:
-        """So many files and commits between the ends, in sentences."""
-        return [] if self.files is None else list(self.files.sentences(shown))
-
-    def table(self, rows: int | None = _ROWS) -> Table:
-        """At most so many clues: what was run with, then what costs the most, guesses last."""
-        clues = sorted(
-            self.clues, key=lambda one: (not one.is_cell, one.part is None, -one.size_us)
-        )
-        shown = [_row(one) for one in clues[:rows]]
-        left = len(clues) - len(shown)
-        caption = f"{left} more differences are in the record. " if left else ""
-        if any(one.part is not None for one in self.clues):
-            caption += "Of the base: what it costs, of the base's traced time."
-        return Table(COLUMNS, shown, "what differs besides time", caption)
+    def table(self) -> Table:
+        """The first clues: those that a trace measured, the largest first, then the others."""
+        clues = sorted(self.clues, key=lambda one: (one.part is None, -abs(one.cost_us)))
+        left = len(clues) - _ROWS
+        caption = f"{left} more differences are in the record. " if left > 0 else ""
+        caption += "Of the base: what it costs, of the base's traced time."
+        rows = [_row(one) for one in clues[:_ROWS]]
+        return Table(COLUMNS, rows, "what differs besides time", caption)
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON-ready values."""
@@ -196,52 +274,10 @@ class Explanation:
         }
 
 
-def _told_once(clues: Sequence[Clue]) -> list[Clue]:
-    """What several sources saw as one clue each, as the trace has it where that is exact."""
-    exact = [one for one in clues if one.source is Source.TRACE and one.is_exact]
-    named = {name for one in exact for name in (one.name, *one.also)}
-    seen = [one for one in clues if one.source is not Source.COUNTERS or one.name not in named]
-    # What operators make new is told by the operators.
-    operators = {one.leaning for one in seen if one in exact or one.what == "operators a step"}
-    packages = [one for one in seen if one.source is Source.PACKAGES]
-    # Of the engine's Python the most on each kind of device.
-    python = sorted((one for one in seen if one.what == _PYTHON), key=lambda one: one.size_us)
-    told = [
-        one
-        for one in seen
-        if one.what != _PYTHON
-        and one.source is not Source.PACKAGES
-        and not (one.name.startswith("new ") and one.leaning in operators)
-    ]
-    return [*told, *{one.on_gpu: one for one in python}.values(), *_as_one(packages)]
-
-
-def _as_one(packages: Sequence[Clue]) -> list[Clue]:
-    if not packages:
-        return []
-    count = len(packages)
-    text = "another version of " if count == 1 else f"other versions of {count} packages: "
-    text += first_of([one.sentence for one in packages], _PACKAGES)
-    return [replace(packages[0], sentence=text, also=tuple(one.name for one in packages[1:]))]
-
-
 def _row(one: Clue) -> Sequence[Any]:
-    name = one.name if len(one.name) <= _NAME else short_kernel_name(one.name, _NAME)
-    note = one.what + (", waits for others" if one.is_waiting else "")
+    name = Cell(one.name, note=one.what + (", waits for others" if one.is_waiting else ""))
     sides = [
         value if isinstance(value, str | None) else Cell(value, text=number(value))
         for value in (one.before, one.after)
     ]
-    return Cell(one.name, text=name, note=note), one.what, *sides, one.cost_us, one.part, one.source
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = names or ["nothing"]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def _capital(sentence: str) -> str:
-    """Names of kernels and operators stay as they are."""
-    first = sentence.split(" ", 1)[0]
-    is_word = first.islower() and first.isalpha()
-    return f"{sentence[0].upper()}{sentence[1:]}" if is_word else sentence
+    return name, one.what, *sides, one.cost_us or None, one.part, one.source

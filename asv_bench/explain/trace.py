@@ -34,7 +34,6 @@ class EventArguments(msgspec.Struct, frozen=True):
     """What is read of an event's `args`: `correlation` is what a kernel and its launch share."""
 
     correlation: _Word = None
-    stream: _Word = None
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -71,7 +70,6 @@ class WorkTime:
     name: str
     calls: int
     total_us: float  # without the operators that it calls
-    whole_us: float  # with the operators that it calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +121,12 @@ def read_traces(path: Path) -> list[TraceSummary]:
         if summary.span_us < _SHORTEST_US:
             raise MeasurementFailed("no event of the trace takes any time.")
     return summaries
+
+
+def device_work(path: Path) -> list[Event]:
+    """The kernels and copies of a device in a trace, in the order in which they began."""
+    work = [event for event in read_events(path) if event.cat in DEVICE_CATEGORIES]
+    return sorted(work, key=lambda one: one.ts)
 
 
 def read_events(path: Path) -> list[Event]:
@@ -196,7 +200,7 @@ def _ranges(
         for name in launched_in.get(event.args.correlation, ()):
             device_us[name] += event.dur
     ranges = [
-        RangeTime(one.name, one.calls, one.whole_us, device_us[one.name]) for one in _work(opened)
+        RangeTime(one.name, one.calls, one.total_us, device_us[one.name]) for one in _work(opened)
     ]
     return sorted(ranges, key=lambda one: (-one.device_us, -one.host_us))
 
@@ -242,18 +246,5 @@ def _work(events: Sequence[Event], *, is_nested: bool = False) -> list[WorkTime]
     for event, around in _nested(events) if is_nested else ():
         if around:
             inside[around[-1].name] += event.dur
-    work = [
-        WorkTime(name, len(one), sum(one) - inside[name], whole_us=sum(one))
-        for name, one in spent.items()
-    ]
+    work = [WorkTime(name, len(one), sum(one) - inside[name]) for name, one in spent.items()]
     return sorted(work, key=lambda one: -one.total_us)
-
-
-def short_kernel_name(name: str, width: int) -> str:
-    """The name of a kernel in at most `width` columns.
-
-    A C++ name loses its namespaces, and one that is still too long its middle.
-    """
-    name = re.sub(r"^void |\(anonymous namespace\)::|\w+::", "", name)
-    tail = width // 3
-    return name if len(name) <= width else f"{name[: width - tail - 1]}…{name[-tail:]}"

@@ -1,14 +1,15 @@
-"""A few lines of what differs besides time, for a verdict: only what is cheap to look at."""
+"""What lies between two ends, and a few lines for a verdict: only what is cheap to look at."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from asv_bench.errors import BenchError
 from asv_bench.explain.clue import Source, cell_clues
-from asv_bench.explain.commit_files import files_between
 from asv_bench.git.repository import Commit
 from asv_bench.measure.software import Software
 from asv_bench.output.redaction import words_without_secrets
@@ -16,7 +17,74 @@ from asv_bench.process.gpu import NO_GPU
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import engine_of
 
-_FILES, _COUNTED = 3, 2
+_SHOWN, _KEPT, _COUNTED = 3, 20, 2
+"""Files and commits that are said, and those that are kept: there may be thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFiles:
+    """What was committed between two ends, and what came of it; counts are of all."""
+
+    commits: tuple[Commit, ...]  # that touch what is measured, the newest first
+    commit_count: int
+    files: tuple[str, ...]  # with the lines added and removed, those with the most lines first
+    file_count: int
+
+    def sentences(self) -> Iterator[str]:
+        """The first files and commits in words."""
+        if not self.files:
+            yield "No file differs in what is measured."
+            return
+        more = self.file_count - _SHOWN
+        count = "1 file differs" if self.file_count == 1 else f"{self.file_count} files differ"
+        files = ", ".join(self.files[:_SHOWN])
+        yield f"{count}: {files}{f' and {more} more' if more > 0 else ''}."
+        commits = [
+            f"{one.short} {one.subject}{f' ({one.author})' if one.author else ''}"
+            for one in self.commits[:_SHOWN]
+        ]
+        if (more := self.commit_count - _SHOWN) > 0:
+            commits.append(f"{more} more")
+        if commits:
+            is_one = self.commit_count == 1
+            count = "One commit lies" if is_one else f"{self.commit_count} commits lie"
+            yield f"{count} between: {'; '.join(commits)}."
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON-ready values."""
+        return {**asdict(self), "commits": [commit.to_json() for commit in self.commits]}
+
+
+def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles | None:
+    """What lies between two commits, given by full hashes; None along labels."""
+    if subject.labels:
+        return None
+    old, new = subject.repository_of(base), subject.repository_of(head)
+    paths = ("--", *subject.pathspecs)
+    variables: dict[str, str] = {}
+    hashes: list[str] = []
+    if old == new:
+        between = new.ask("rev-list", "--no-merges", f"{base}..{head}", *paths)
+        hashes = between.decode().split()
+    else:
+        # The objects of both ends, wherever they are.
+        objects = old.path.resolve() / old.line("rev-parse", "--git-path", "objects")
+        variables["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(objects)
+    diff = ("diff-tree", "-r", "-z", "--numstat", "--find-renames", base, head)
+    # A renamed file has its two names in entries apart.
+    entries = iter(new.names(*diff, *paths, variables=variables))
+    files: list[tuple[int, str]] = []
+    for entry in entries:
+        added, removed, path = entry.split("\t", 2)
+        if not path:
+            next(entries)
+            path = next(entries)
+        is_text = added.isdecimal()
+        lines = int(added) + int(removed) if is_text else 0
+        files.append((lines, f"{path} (+{added} -{removed})" if is_text else path))
+    names = [name for _, name in sorted(files, key=lambda one: -one[0])]
+    commits = tuple(new.commits(hashes[:_KEPT]).values())
+    return CommitFiles(commits, len(hashes), tuple(names[:_KEPT]), len(names))
 
 
 def why(
@@ -39,7 +107,7 @@ def why(
     # They are hints beside the verdict, which stands without them.
     with suppress(BenchError):
         files = files_between(base.hash, head.hash, subject)
-        found += list(files.sentences(_FILES))[: 2 if has_commits else 1] if files else []
+        found += list(files.sentences())[: 2 if has_commits else 1] if files else []
     with suppress(BenchError):
         found += _counted(subject, base, head, sign) if subject.has_engine else []
     if base.hash in cells and head.hash in cells:
@@ -50,15 +118,13 @@ def why(
 
 
 def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -> Iterator[str]:
-    """Exact counts of kvtrail's engine that lean the way the time does."""
+    """Exact counts of kvtrail's engine that lean the way the time does, the dearest first."""
     # Not at the top: whoever measures something else has no need of them.
-    from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends
-    from asv_bench.explain.explanation import Explanation
+    from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends, stand_in
 
-    is_gpu = not set(subject.devices) & set(NO_GPU)
-    paths = GPU_PATHS if is_gpu else CPU_PATHS
-    counted = count_ends(*(engine_of(subject, end.hash) for end in (base, head)), paths=paths)
-    stand_in = counted.stand_in(subject.models)
-    leaning = [one for one in counted.clues if one.leaning == sign]
-    for one in Explanation(base, head, is_gpu, clues=leaning).causes[:_COUNTED]:
-        yield f"Counted exactly{stand_in and f' {stand_in}'}: {one.sentence}."
+    paths = CPU_PATHS if set(subject.devices) & set(NO_GPU) else GPU_PATHS
+    clues, _ = count_ends(*(engine_of(subject, end.hash) for end in (base, head)), paths=paths)
+    leaning = [one for one in clues if one.leaning == sign]
+    where = stand_in(" ".join(subject.models))
+    for one in sorted(leaning, key=lambda one: -abs(one.cost_us))[:_COUNTED]:
+        yield f"Counted exactly{where}: {one.sentence}."

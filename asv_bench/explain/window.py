@@ -19,6 +19,7 @@ import msgspec
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.trace import TraceSummary, read_traces, traced
+from asv_bench.memory.floor import Role, role_bytes
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.environment import borrowed_paths, search_path
 from asv_bench.process.run_apart import last_words, run_apart
@@ -27,11 +28,9 @@ from asv_bench.workloads.drive import run_requests
 from asv_bench.workloads.named import Workload, workload_named
 
 if TYPE_CHECKING:
-    from engine import Engine
+    from engine import Engine, TokenEvent
 
 WARM_UP_TOKENS = 8
-_MARGIN = 8
-"""Tokens that a request has beyond the window: some before its first step, some in flight after."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 Answer = TypeVar("Answer")
 
@@ -48,7 +47,6 @@ class Window:
     decode: str = "auto"
     steps: int
     trace: str = ""  # where the trace goes
-    skip: int = 0  # steps of the full batch before the window, so that its contexts are longer
 
     def shape(self) -> Workload:
         """The workload as it is to be run."""
@@ -62,9 +60,9 @@ class Decoded:
 
     steps: int
     decode: str
-    step_us: float  # of a step without a profiler, on as many steps before the window
-    # Mean tokens attended to in the last step; None: the requests ended with the window.
-    last_context: float | None = None
+    step_us: float  # of a step without a profiler, on as many steps of other requests
+    context: float  # mean tokens that a sequence attended to
+    bytes: dict[Role, float]  # that each part of a step must read
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +137,7 @@ def ask_engine(
 
 
 def decode_window(window: Window) -> Decoded:
-    """Decode the window, cut to half of the requests' steps so that the batch stays full.
-
-    The steps to skip are cut to what remains.
-    """
+    """Decode the window, in the middle of the requests and so long that the batch stays full."""
     from engine import Engine, SamplingParams
 
     workload = window.shape()
@@ -155,8 +150,9 @@ def decode_window(window: Window) -> Decoded:
     warm = SamplingParams(max_new_tokens=warm_up_tokens, ignore_eos=True)
     run_requests(engine, prompts, [warm] * len(prompts))
 
-    steps = min(window.steps, max(1, workload.new_tokens // 2))
-    skip = max(0, min(window.skip, workload.new_tokens - steps - _MARGIN))
+    shortest = min(new for _, new in workload.requests)
+    steps = min(window.steps, max(1, shortest // 2))
+    skip = (shortest - steps) // 2
     requests = _submit(engine, workload, prompts)
     _decode(engine, skip)
     started = time.perf_counter()
@@ -169,9 +165,18 @@ def decode_window(window: Window) -> Decoded:
     requests = _submit(engine, workload, prompts)
     _decode(engine, skip)
     with traced(window.device, window.trace):
-        _decode(engine, steps)
-    prompt_lengths = dict(zip(requests, map(len, prompts), strict=True))
-    return Decoded(steps, engine.decode_mode, step_us, _last_context(engine, prompt_lengths))
+        events = _decode(engine, steps)
+    lengths = dict(zip(requests, map(len, prompts), strict=True))
+    # The step that makes token t after a prompt of p tokens attends to p + t. Tokens are read a
+    # step or two late, which is next to nothing of a context.
+    context = statistics.fmean(lengths[one.request_id] + one.index for one in events)
+    read = role_bytes(
+        engine.model_config,
+        dtype=str(engine.dtype).removeprefix("torch."),
+        batch_size=workload.resident,
+        mean_context=context,
+    )
+    return Decoded(steps, engine.decode_mode, step_us, context, read)
 
 
 def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) -> list[int]:
@@ -192,27 +197,14 @@ def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) ->
     return requests
 
 
-def _decode(engine: Engine, steps: int) -> None:
-    """Decode steps and wait for the device."""
+def _decode(engine: Engine, steps: int) -> list[TokenEvent]:
+    """Decode steps and wait for the device; the tokens that were read."""
     import torch
 
-    for _ in range(steps):
-        engine.step()
+    events = [event for _ in range(steps) for event in engine.step()]
     if engine.device.type == "cuda":
         torch.cuda.synchronize(engine.device)
-
-
-def _last_context(engine: Engine, prompt_lengths: Mapping[int, int]) -> float | None:
-    """Mean tokens attended to in the last step, whose tokens may not have been read yet.
-
-    The next step reads them. The step that makes token t after a prompt of p tokens attends to
-    p + t tokens (`Workload.mean_context`).
-    """
-    events = engine.step() if engine.has_unfinished else []
-    # Of several tokens of a request the last counts.
-    newest = {event.request_id: event.index for event in sorted(events, key=lambda one: one.index)}
-    contexts = [prompt_lengths[request] + index for request, index in newest.items()]
-    return statistics.fmean(contexts) if contexts else None
+    return events
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""The floor of a decode step: the bytes that each of its kernels must move, from the sizes alone.
-
-Bytes that only an implementation needs, such as partial products, are not counted.
-"""
+"""The floor of a decode step: the bytes that each of its parts must read, from the sizes alone."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,7 +31,6 @@ class GPT2Shape:
     head_dim: int = 64
     hidden_size: int = 768
     inner_size: int = 3072
-    rotary: None = None
     norm: str = "layer"
     is_gated: bool = False
     qk_norm: bool = False
@@ -50,110 +48,88 @@ ModelConfig: TypeAlias = "DecoderSpec | GPT2Shape"
 
 
 class Role(StrEnum):
-    """What a kernel of a step does, in the order in which a layer needs them.
+    """The parts of a step that read weights or cached tokens, in the order of a layer."""
 
-    Where one kernel does the second and the third, as for a single row, it is `WHOLE_ATTENTION`.
-    """
-
-    EMBED = "embedding"
     ATTENTION_IN = "attention in"
     ATTENTION = "attention, append"
-    WHOLE_ATTENTION = "attention in, append"
     ATTENTION_OUT = "attention out"
     FEED_FORWARD_IN = "feed-forward in"
     FEED_FORWARD_OUT = "feed-forward out"
     HEAD = "head"
-    PICK = "pick tokens"
 
 
-_ROW_STATE_BYTES = 4 * 4  # last token, position, remaining budget, ring slot: int32 each
+KERNEL_ROLES = {
+    "ring_attention": Role.ATTENTION,
+    "row_attention": Role.ATTENTION,
+    "decode_attention_append": Role.ATTENTION,
+    "head_row": Role.HEAD,
+    "head_stream": Role.HEAD,
+    "head_tiles": Role.HEAD,
+}
+"""Kernels of a fused step that have one role each; `row_attention` does what lies before it too."""
+_MAPS = (Role.ATTENTION_OUT, Role.FEED_FORWARD_IN, Role.FEED_FORWARD_OUT, Role.ATTENTION_IN)
+"""Linear maps, in the order in which they follow attention."""
+_MAP_KERNELS = re.compile(r"^linear_(row|tiles|stream)$|nvjet|gemm|xmma|cutlass", re.IGNORECASE)
+"""Kernels of linear maps, those of cuBLAS too, whose role follows from their place."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoleTraffic:
-    """Bytes of one role in one step, all layers: weights, cached K and V, and everything else."""
-
-    weights: float
-    kv: float = 0.0
-    activations: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """All bytes."""
-        return self.weights + self.kv + self.activations
+def kernel_roles(names: Iterable[str]) -> Iterator[Role | None]:
+    """The role of each kernel of fused steps, in the order in which they ran; None: it has none."""
+    place = len(_MAPS) - 1
+    for name in names:
+        role = KERNEL_ROLES.get(name)
+        if role is not None:
+            place = 0 if role is Role.ATTENTION else len(_MAPS) - 1
+        elif _MAP_KERNELS.search(name):
+            role, place = _MAPS[place], (place + 1) % len(_MAPS)
+        yield role
 
 
-def step_traffic(
+def role_bytes(
     config: ModelConfig,  # the model's sizes
     *,
     dtype: str,  # "float32", "float16" or "bfloat16", of weights, activations and cache alike
     batch_size: int,  # sequences in the step
-    # Mean tokens that a sequence attends to, the new one included, which is written.
-    context: float,
-    # One kernel makes queries, keys and values and attends to them, so that they are never in
-    # memory by themselves.
-    joins_attention: bool = False,
-) -> dict[Role, RoleTraffic]:
-    """Bytes that each role must move in a decode step of a decoder, in the order of `Role`."""
+    mean_context: float,  # tokens that a sequence attends to, the new one included
+) -> dict[Role, float]:
+    """Bytes that each part must read in a decode step: its weights once, and K and V.
+
+    Raises Refused if the dtype is none of the three.
+    """
+    if dtype not in BYTES_PER_ELEMENT:
+        raise Refused(f"dtype must be one of {', '.join(BYTES_PER_ELEMENT)}, not {dtype!r}.")
 
     def has(part: str) -> Any:
         return getattr(config, part, getattr(GPT2Shape, part))
 
-    norm = 2 if has("norm") == "layer" else 1
-    size, rows, layers = element_bytes(dtype), batch_size, config.num_layers
     hidden, inner = config.hidden_size, config.inner_size
     query = config.num_heads * config.head_dim
     key_value = 2 * config.num_kv_heads * config.head_dim
-
-    def linear(n: int, k: int, bias: bool, *, norms: int = 0, gates: int = 1) -> RoleTraffic:
-        """A map from k to n: behind a norm, or else added to the residual stream."""
-        weights = gates * n * (k + bias) + norms * k
-        activations = rows * (k + (n if norms else 2 * n))
-        return RoleTraffic(size * layers * weights, 0.0, size * layers * activations)
-
-    cached = size * layers * rows * context * key_value
-    head_norms = size * layers * has("qk_norm") * 2 * config.head_dim
-    project = linear(query + key_value, hidden, has("attention_in_bias"), norms=norm)
-    if joins_attention:
-        activations = size * layers * rows * (hidden + query)
-        weights = project.weights + head_norms
-        attention = {Role.WHOLE_ATTENTION: RoleTraffic(weights, cached, activations)}
-    else:
-        activations = size * layers * rows * (2 * query + key_value)
-        attention = {
-            Role.ATTENTION_IN: project,
-            Role.ATTENTION: RoleTraffic(head_norms, cached, activations),
-        }
-    # Of each embedding, also that of learned positions, a row; and one of the residual stream.
-    embedded = 3 if has("rotary") is None else 2
-    bias, gates = has("feed_forward_bias"), 2 if has("is_gated") else 1
-    head = config.vocab_size * hidden + norm * hidden
-    return {
-        Role.EMBED: RoleTraffic(0.0, 0.0, size * rows * embedded * hidden),
-        **attention,
-        Role.ATTENTION_OUT: linear(hidden, query, has("attention_out_bias")),
-        Role.FEED_FORWARD_IN: linear(inner, hidden, bias, norms=norm, gates=gates),
-        Role.FEED_FORWARD_OUT: linear(hidden, inner, bias),
-        Role.HEAD: RoleTraffic(size * head, 0.0, size * rows * hidden),
-        Role.PICK: RoleTraffic(0.0, 0.0, rows * _ROW_STATE_BYTES),
+    # A norm's weights are read with those of the map behind it.
+    norm = hidden * (2 if has("norm") == "layer" else 1)
+    head_norms = has("qk_norm") * 2 * config.head_dim
+    cached = batch_size * mean_context * key_value
+    gates = 2 if has("is_gated") else 1
+    layer = {
+        Role.ATTENTION_IN: (query + key_value) * (hidden + has("attention_in_bias")) + norm,
+        Role.ATTENTION: head_norms + cached,
+        Role.ATTENTION_OUT: hidden * (query + has("attention_out_bias")),
+        Role.FEED_FORWARD_IN: gates * inner * (hidden + has("feed_forward_bias")) + norm,
+        Role.FEED_FORWARD_OUT: hidden * (inner + has("feed_forward_bias")),
     }
+    size = BYTES_PER_ELEMENT[dtype]
+    found = {role: size * config.num_layers * count for role, count in layer.items()}
+    return {**found, Role.HEAD: size * (config.vocab_size * hidden + norm)}
 
 
 def step_bytes(config: ModelConfig, *, dtype: str, batch_size: int, mean_context: float) -> float:
     """Bytes that one decode step must read: the weights once, and each sequence's K and V.
 
-    Arguments are as those of `step_traffic`. The head is read whole. Of the embeddings only one row
+    Arguments are as those of `role_bytes`. The head is read whole. Of the embeddings only one row
     a sequence is read, which is left out, and a tied head is not counted twice.
     """
-    traffic = step_traffic(config, dtype=dtype, batch_size=batch_size, context=mean_context)
-    return sum(one.weights + one.kv for one in traffic.values())
-
-
-def element_bytes(dtype: str) -> int:
-    """Bytes of a number of that type. Raises Refused if it is none of the three."""
-    if dtype not in BYTES_PER_ELEMENT:
-        raise Refused(f"dtype must be one of {', '.join(BYTES_PER_ELEMENT)}, not {dtype!r}.")
-    return BYTES_PER_ELEMENT[dtype]
+    parts = role_bytes(config, dtype=dtype, batch_size=batch_size, mean_context=mean_context)
+    return sum(parts.values())
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:

@@ -24,7 +24,7 @@ QUICK = {"lint", "types", "tests"}
 HEAVY = {
     *("bench", "bisect", "bundle", "calibrate", "changes", "codegen", "compare", "counters"),
     *("docs", "explain", "fixed", "fleet", "headline", "history", "kernels", "ladder", "lock"),
-    *("memcheck", "mutants", "peers", "profile", "report", "roofline", "run", "scheduler"),
+    *("memcheck", "mutants", "peers", "profile", "report", "run", "scheduler"),
     *("stack", "streaming"),
 }
 
@@ -140,7 +140,7 @@ def test_machine_code_is_checked_anywhere_and_the_rulers_tests_have_a_gpu_alone(
     assert spread == [not has_gpu, True]
 
 
-@pytest.mark.parametrize(("name", "line"), [("compare", "compare"), ("roofline", "lab roofline")])
+@pytest.mark.parametrize(("name", "line"), [("compare", "compare"), ("ladder", "lab ladder")])
 @pytest.mark.parametrize("ci", ["", "true"])
 def test_an_answer_fails_a_session_in_ci_only(run, monkeypatch, name, line, ci):
     monkeypatch.setenv("CI", ci)

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
+from asv_bench.cli.profile import role_table
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.trace import (
     Event,
@@ -20,10 +21,12 @@ from asv_bench.explain.trace import (
     TraceSummary,
     WorkTime,
     read_traces,
-    short_kernel_name,
     summarize_trace,
 )
-from asv_bench.explain.window import Decoded, Window, decode_window, torch_traces
+from asv_bench.explain.window import Decoded, Traced, Window, decode_window, torch_traces
+from asv_bench.memory.bandwidth import Bandwidth
+from asv_bench.memory.floor import KERNEL_ROLES, Role, kernel_roles
+from tests.fresh_python import ROOT
 
 TINY = {"model": "random:gpt2-tiny", "device": "cpu"}
 WINDOW = Window(workload="scheduler", quick=True, **TINY, steps=4)
@@ -69,9 +72,9 @@ EVENTS = [
 def test_a_summary_adds_up_ranges_and_kernels() -> None:
     assert summarize_trace(EVENTS) == TraceSummary(
         work=[
-            WorkTime("gemm", 2, 70.0, 70.0),
-            WorkTime("decode_attention", 1, 10.0, 10.0),
-            WorkTime("Memcpy HtoD", 1, 5.0, 5.0),
+            WorkTime("gemm", 2, 70.0),
+            WorkTime("decode_attention", 1, 10.0),
+            WorkTime("Memcpy HtoD", 1, 5.0),
         ],
         is_device=True,
         # A range's device time is that of the kernels launched in it, nested ranges included.
@@ -93,27 +96,78 @@ def test_without_a_device_operators_are_told_with_and_without_those_that_they_ca
     summary = summarize_trace(ON_HOST)
     assert not summary.is_device
     assert summary.work == [
-        WorkTime("aten::addmm", 2, 15 - 4 + 6, 21),
-        WorkTime("aten::linear", 2, 20 - 15 + 3, 23),
-        WorkTime("aten::to", 1, 9 - 2, 9),
-        WorkTime("aten::empty", 1, 4.0, 4),
-        WorkTime("aten::copy_", 1, 2.0, 2),
+        WorkTime("aten::addmm", 2, 15 - 4 + 6),
+        WorkTime("aten::linear", 2, 20 - 15 + 3),
+        WorkTime("aten::to", 1, 9 - 2),
+        WorkTime("aten::empty", 1, 4.0),
+        WorkTime("aten::copy_", 1, 2.0),
     ]
 
 
+PRODUCTS = ("linear_stream", "linear_tiles", "linear_stream")
+ATTENTION_IN = (Role.ATTENTION_IN, Role.ATTENTION)
+BEHIND = (Role.ATTENTION_OUT, Role.FEED_FORWARD_IN, Role.FEED_FORWARD_OUT)
+
+
 @pytest.mark.parametrize(
-    ("name", "short"),
+    ("layer", "roles"),
     [
-        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),
+        (("linear_row", "ring_attention", *PRODUCTS), (*ATTENTION_IN, *BEHIND)),
+        (("row_attention", *PRODUCTS), (Role.ATTENTION, *BEHIND)),
         (
-            "void at::native::(anonymous namespace)::layer_norm_kernel<c10::Half, float>(int)",
-            "layer_norm_kernel<Half, float>(int)",
+            *(("rms_norm_rows", "nvjet_a", "ring_attention", "Memset", "nvjet_b", "cutlass_c"),),
+            *((None, *ATTENTION_IN, None, *BEHIND[:2]),),
         ),
-        ("nvjet_" + 50 * "x" + "_splitK_TNT", "nvjet_" + 25 * "x" + "…" + 5 * "x" + "_splitK_TNT"),
     ],
+    ids=["separate", "joined attention", "library"],
 )
-def test_kernel_names_keep_what_tells_them_apart(name: str, short: str) -> None:
-    assert short_kernel_name(name, 48) == short
+def test_every_kernel_of_a_step_has_its_role(
+    layer: tuple[str, ...], roles: tuple[Role | None, ...]
+) -> None:
+    rest = ("xmma_d",) if roles[0] is None else ()
+    step = ("embed_rows", *2 * (*layer, *rest), "head_stream", "pick_tokens")
+    whole = 2 * (*roles, *BEHIND[2:] * len(rest))
+    assert list(kernel_roles(2 * step)) == 2 * [None, *whole, Role.HEAD, None]
+
+
+def test_the_named_kernels_exist() -> None:
+    """A kernel that is renamed must be renamed in the ruler too."""
+    source = "\n".join(path.read_text() for path in (ROOT / "kernels").rglob("*.py"))
+    for name in (*KERNEL_ROLES, "linear_row", "linear_tiles", "linear_stream"):
+        assert f"\ndef {name}(" in source, name
+
+
+@pytest.mark.parametrize("first", ["linear_row", "row_attention"])
+def test_parts_of_a_fused_step_are_set_against_the_bandwidth(tmp_path: Path, first: str) -> None:
+    names = ["embed_rows", first, "ring_attention", *PRODUCTS, "head_stream", "pick_tokens"]
+    if first == "row_attention":
+        del names[2]
+    # Kernels start 4 µs apart and run 5: each waits 1 µs for the one before.
+    steps = [
+        {"ph": "X", "cat": "kernel", "name": name, "ts": 100 * step + 4 * place, "dur": 5}
+        for step in range(2)
+        for place, name in enumerate(names)
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(steps))
+    read = dict.fromkeys(Role, 8e6)
+    [summary] = read_traces(path)
+    decoded = Decoded(2, "graph", 98.7, context=257.0, bytes=read)
+    traced = Traced(decoded, summary, path)
+    table = role_table(traced, Bandwidth(4e12, 1, [1.0]))
+    assert table is not None
+    rows = {row["part"]: row for row in table.to_json()}
+    assert rows["head"] == {
+        **{"part": "head", "kernels": ["head_stream"], "calls": 1.0},
+        **{"bytes": 8e6, "us": 4.0, "fraction": 0.5},
+    }
+    joined = first == "row_attention"
+    assert ("attention in" in rows) != joined
+    assert rows["attention, append"]["bytes"] == (16e6 if joined else 8e6)
+    assert (rows["all else"]["us"], rows["all else"]["fraction"]) == (5.0 + 4.0, None)
+    assert rows["step"]["bytes"] == 6 * 8e6
+    path.write_text(json.dumps([{**one, "name": "gemm"} for one in steps]))
+    assert role_table(traced, Bandwidth(4e12, 1, [1.0])) is None
 
 
 @pytest.mark.parametrize(
@@ -140,7 +194,7 @@ def test_graphs_are_traced_beside_a_window_with_ranges(
         window = json.loads(command[-1])
         ran.append((window["decode"], variables["KVTRAIL_NVTX"]))
         Path(window["trace"]).write_bytes(gzip.compress(json.dumps([work]).encode()))
-        decoded = Decoded(steps=4, decode=window["decode"], step_us=1.0)
+        decoded = Decoded(4, window["decode"], step_us=1.0, context=9.0, bytes={})
         return subprocess.CompletedProcess(command, 0, json.dumps(asdict(decoded)), "")
 
     monkeypatch.setattr("asv_bench.explain.window.run_apart", run_apart)
@@ -159,22 +213,13 @@ def test_a_window_is_half_of_what_its_requests_have_with_all_of_them_running(
     steps = WINDOW.shape().new_tokens // 2
     assert (decoded.steps, decoded.decode) == (steps, "eager")
     assert 0 < decoded.step_us < 1e6
+    # In the middle of the requests: as many tokens are left after it as there were before.
+    assert decoded.context == pytest.approx(WINDOW.shape().mean_context, abs=2)
     operators = {entry.name: entry.calls for entry in read_traces(path)[0].work}
     # Two layers have five layer norms a step: there is nothing but these steps in the trace.
     assert operators["aten::native_layer_norm"] == steps * 5
     path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
     assert read_traces(path.with_suffix(""))[0] == read_traces(path)[0]
-
-
-def test_steps_are_skipped_before_the_window(tmp_path: Path) -> None:
-    window = replace(WINDOW, trace=str(tmp_path / "trace.json"))
-    plain, later, far = (
-        decode_window(replace(window, skip=skip)).last_context or 0.0 for skip in (0, 9, 10_000)
-    )
-    assert plain
-    assert later == plain + 9
-    # Cut to where the whole window is still one of a full batch.
-    assert later < far < window.shape().new_tokens
 
 
 def test_a_workload_that_is_over_before_it_decodes_is_no_window(

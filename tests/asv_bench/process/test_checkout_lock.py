@@ -89,7 +89,7 @@ def test_commands_that_must_be_alone_are_refused_in_a_held_checkout(
     holder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(main, "WORKPLACE", tmp_path)
-    for command in (["lab", "ladder"], ["run", "headline"], ["-q", "lab", "roofline"]):
+    for command in (["lab", "ladder"], ["run", "headline"], ["-q", "lab", "ladder"]):
         with pytest.raises(Refused, match="wait for it"), main.session_of([*command, "--quick"]):
             pass
         with main.session_of([*command, "--help"]):

@@ -107,10 +107,10 @@ def test_a_variable_is_named_before_what_it_does(kvtrail, declared) -> None:
 def test_the_same_files_differ_in_nothing(kvtrail, tmp_path: Path) -> None:
     made = repository(tmp_path, "")
     said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD")
-    assert "Nothing differs that was looked at: files." in said.text
+    assert "No cause was found. Looked at: files." in said.text
     said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--anyway")
     assert (said.code, said.record["results"]["causes"]) == (0, []), said.text
-    assert "Nothing differs that was looked at: files, variables, packages and 3" in said.text
+    assert "No cause was found. Looked at: files, variables, packages, 3 traces" in said.text
 
 
 def test_the_change_is_that_of_a_comparison_and_the_page_holds_it_all(
