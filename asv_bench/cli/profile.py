@@ -151,7 +151,7 @@ def role_table(window: Traced, bandwidth: Bandwidth) -> Table | None:
         # Under dependent launch a kernel starts before the one before it has ended, and waits.
         spent[role or _REST] += max(0.0, event.end - max(event.ts, reached))
         reached = max(reached, event.end)
-    read = dict(decoded.bytes)
+    read = {str(role): moved for role, moved in decoded.bytes.items()}
     if Role.ATTENTION_IN not in kernels:
         # One kernel does both.
         read[Role.ATTENTION] += read.pop(Role.ATTENTION_IN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -68,21 +68,24 @@ class PlantedTrial:
         A slowdown that the machine is too noisy to find is inconclusive, which contradicts nothing.
         """
         verdict = self.comparison.verdict
-        if verdict is Verdict.INCONCLUSIVE:
-            return True
         if verdict is Verdict.EQUIVALENT:
             return self.planted < 0.9 * self.margin
-        return verdict is Verdict.SLOWER and self.planted > 0
+        is_slower = verdict is Verdict.SLOWER and self.planted > 0
+        return is_slower or verdict is Verdict.INCONCLUSIVE
+
+    def row(self) -> tuple[Any, ...]:
+        """The trial in a table; a verdict that the truth does not allow is marked."""
+        found, verdict = self.comparison, str(self.comparison.verdict)
+        shown = Cell(verdict, STYLES[found.verdict])
+        if not self.holds:
+            shown = Cell(verdict, "reverse red", text=f"{verdict} (!)")
+        counts = found.pairs_used, found.pairs_discarded, self.seconds
+        return self.name, self.planted, shown, found.effect, found.interval, *counts
 
     def to_json(self) -> dict[str, Any]:
         """The trial as JSON-ready values."""
-        return {
-            "name": self.name,
-            "planted": self.planted,
-            "holds": self.holds,
-            "seconds": self.seconds,
-            **self.comparison.to_json(),
-        }
+        own = {name: getattr(self, name) for name in ("name", "planted", "holds", "seconds")}
+        return {**own, **self.comparison.to_json()}
 
 
 def are_sound(trials: Sequence[PlantedTrial]) -> bool:
@@ -91,88 +94,6 @@ def are_sound(trials: Sequence[PlantedTrial]) -> bool:
     alarms = sum(trial.planted == 0 for trial in wrong)
     nulls = sum(trial.planted == 0 for trial in trials)
     return alarms <= FALSE_ALARMS_ALLOWED * nulls and len(wrong) == alarms
-
-
-def trial_table(trials: Sequence[PlantedTrial], title: str, note: str = "") -> Table:
-    """A row for each trial; a verdict that the truth does not allow is marked."""
-    rows = []
-    for trial in trials:
-        found, verdict = trial.comparison, str(trial.comparison.verdict)
-        wrong = Cell(verdict, "reverse red", text=f"{verdict} (!)")
-        shown = Cell(verdict, STYLES[found.verdict]) if trial.holds else wrong
-        counts = found.pairs_used, found.pairs_discarded, trial.seconds
-        rows.append((trial.name, trial.planted, shown, found.effect, found.interval, *counts))
-    caption = f"(!): a verdict that the truth does not allow. {note}".strip()
-    return Table(_COLUMNS, rows, title, caption)
-
-
-class Delays:
-    """Delays in the lives of a commit or label, and the names of what has one.
-
-    For the wall time kvtrail sleeps after the command. Any other metric moves only if the benchmark
-    waits $KVTRAIL_DELAY_S seconds in its timed part, as kvtrail's engine does: one life that is
-    told to wait as long as the metric itself shows whether it does.
-    """
-
-    def __init__(self, subject: DeclaredSubject, commit: str) -> None:
-        self._subject = subject
-        self._commit = commit
-        self._values: dict[str, float | None] = {}
-        self.planted: dict[str, Delay] = {}  # by the name of what has it
-        self.remarks: list[str] = []  # sentences about what could not be planted
-
-    def variant(self, name: str) -> Variant:
-        """What a name stands for, whether a delay is in it or not."""
-        if name in self.planted:
-            return replace(self._subject.variant(self._commit), delay=self.planted[name])
-        return self._subject.variant(name)
-
-    def seconds_for(self, metric: Metric, effect: float, source: RoundSource) -> float | None:
-        """By how much a fraction of a metric is longer, in its unit; None if no delay shows in it.
-
-        The source measures lives of the variants that are named here.
-        """
-        if metric.name not in self._values:
-            self._values[metric.name] = self._value_to_lengthen(metric, source)
-        value = self._values[metric.name]
-        return None if value is None else effect * value
-
-    def name_of(self, metric: Metric, added: float) -> str:
-        """The name of lives in which so much is added to a metric."""
-        delay = Delay(added * SECONDS_OF[metric.unit], is_told=metric.name != WALL)
-        name = f"{self._commit} + {delay}"
-        self.planted[name] = delay
-        return name
-
-    def _value_to_lengthen(self, metric: Metric, source: RoundSource) -> float | None:
-        """The metric of one life; None, with a remark, if no delay lengthens it."""
-        absence = source.prepare(self._commit).get(metric.name)
-        if absence is not None:
-            self.remarks.append(f"{metric.name} is not measured: {absence.reason}")
-            return None
-        if metric.unit not in SECONDS_OF or metric.better != "lower":
-            self.remarks.append(
-                f"{metric.name}: no delay was planted; only what is measured in "
-                f"{', '.join(SECONDS_OF)}, lower being better, grows by one."
-            )
-            return None
-
-        def value_of(name: str) -> float:
-            return source.round([name], metrics=[metric.name]).readings[0][metric.name].value
-
-        # Twice: the first life may have been disturbed, and look long enough to hide the wait.
-        for _ in range(2):
-            value = value_of(self._commit)
-            if metric.name == WALL:
-                return value
-            if value_of(self.name_of(metric, value)) - value >= OBEYED * value:
-                return value
-        self.remarks.append(
-            f"{metric.name}: no delay was planted, as a life that was told to wait by "
-            f"${VARIABLE} did not move it. A benchmark that waits so many seconds within what "
-            f"it times, once for each figure, can be tried."
-        )
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +112,16 @@ class Calibrating(Session):
     """Trials of a commit with itself and with slowdowns, from the first to the record.
 
     All metrics are compared where the commit is compared with itself, and each by itself where
-    something is planted in it.
+    something is planted in it. For the wall time kvtrail sleeps after the command. Any other metric
+    moves only if the benchmark waits $KVTRAIL_DELAY_S seconds in its timed part, as kvtrail's
+    engine does: one life that is told to wait as long as the metric itself shows whether it does.
     """
 
     def __init__(
         self, subject: DeclaredSubject, asked: Asked, files: TableFiles, how: MeasuringOptions
     ) -> None:
         self._asked = asked
-        self._delays = Delays(subject, asked.commit.hash)
+        self._planted: dict[str, Delay] = {}  # by the name of what has it
         self._trials: list[PlantedTrial] = []  # those that have a verdict
         self._is_interrupted = False
         settings = {
@@ -220,8 +143,15 @@ class Calibrating(Session):
         return []
 
     def source(self) -> AbstractContextManager[RoundSource]:
-        """See `Session`."""
-        return self._subject.pairs(self._delays.variant)
+        """See `Session`: of the commit, and of the commit with a delay."""
+
+        def variant(name: str) -> Variant:
+            if name in self._planted:
+                commit = self._subject.variant(self._asked.commit.hash)
+                return replace(commit, delay=self._planted[name])
+            return self._subject.variant(name)
+
+        return self._subject.pairs(variant)
 
     def measure(self, source: RoundSource) -> ExitCode:
         """See `Session`: also after Ctrl-C, with the trials that were over."""
@@ -231,27 +161,58 @@ class Calibrating(Session):
             self._is_interrupted = True
             self._record.notes.append(INTERRUPTED)
             return ExitCode.INTERRUPTED
-        finally:
-            self._record.notes += self._delays.remarks
         return ExitCode.GOOD if are_sound(self._trials) else ExitCode.FAILED
 
     def _try_all(self, source: RoundSource) -> None:
         """Compare the commit with itself, then with what is slower by each effect."""
-        asked, delays = self._asked, self._delays
+        asked = self._asked
         for number in range(asked.null):
             name, ends = f"itself, {number + 1} of {asked.null}", (asked.commit.hash,) * 2
-            pairs, is_measured = self._compare(source, name, ends, self._subject.metrics)
-            # What is kept wholly was added when it was measured.
-            if is_measured:
-                self._noise.add_same(pairs)
-        for metric in self._subject.metrics:
-            for effect in asked.effects:
-                added = delays.seconds_for(metric, effect, source)
-                if added is None:
-                    break
-                ends = delays.name_of(metric, 0.0), delays.name_of(metric, added)
-                name = f"planted {percentage(effect, 1)}"
-                self._compare(source, name, ends, [metric], added)
+            self._compare(source, name, ends, self._subject.metrics)
+        for metric in self._subject.metrics if asked.effects else ():
+            value = self._value_to_lengthen(metric, source)
+            for effect in asked.effects if value is not None else ():
+                added = effect * (value or 0.0)
+                ends = self._delayed(metric, 0.0), self._delayed(metric, added)
+                self._compare(source, f"planted {percentage(effect, 1)}", ends, [metric], added)
+
+    def _delayed(self, metric: Metric, added: float) -> str:
+        """The name of lives in which so much is added to a metric."""
+        delay = Delay(added * SECONDS_OF[metric.unit], is_told=metric.name != WALL)
+        name = f"{self._asked.commit.hash} + {delay}"
+        self._planted[name] = delay
+        return name
+
+    def _value_to_lengthen(self, metric: Metric, source: RoundSource) -> float | None:
+        """The metric of one life; None, with a note, if no delay lengthens it."""
+        commit = self._asked.commit.hash
+        absence = source.prepare(commit).get(metric.name)
+        if absence is not None:
+            self._record.notes.append(f"{metric.name} is not measured: {absence.reason}")
+            return None
+        if metric.unit not in SECONDS_OF or metric.better != "lower":
+            self._record.notes.append(
+                f"{metric.name}: no delay was planted; only what is measured in "
+                f"{', '.join(SECONDS_OF)}, lower being better, grows by one."
+            )
+            return None
+
+        def value_of(name: str) -> float:
+            return source.round([name], metrics=[metric.name]).readings[0][metric.name].value
+
+        # Twice: the first life may have been disturbed, and look long enough to hide the wait.
+        for _ in range(2):
+            value = value_of(commit)
+            if metric.name == WALL or value_of(self._delayed(metric, value)) >= value * (
+                1 + OBEYED
+            ):
+                return value
+        self._record.notes.append(
+            f"{metric.name}: no delay was planted, as a life that was told to wait by "
+            f"${VARIABLE} did not move it. A benchmark that waits so many seconds within what "
+            f"it times, once for each figure, can be tried."
+        )
+        return None
 
     def _compare(
         self,
@@ -260,34 +221,32 @@ class Calibrating(Session):
         ends: tuple[str, str],
         metrics: Sequence[Metric],
         added: float = 0.0,  # what the head's figure has more than the base's
-    ) -> tuple[dict[str, Sequence[Pair]], bool]:
-        """Compare, and say and keep the trials; their pairs, and whether any was measured now."""
-        plan = self._asked.plan
-        names = [one.name for one in metrics]
-        begun = time.monotonic()
+    ) -> None:
+        """Compare, and say and keep the trials."""
+        plan, begun = self._asked.plan, time.monotonic()
         with Progress(self._console, name, plan.cap, "pairs at most") as progress:
 
             def on_pair(now: Headway, pairs: Mapping[str, Pair]) -> None:
                 self._record.samples += [{"trial": name, **one.to_json()} for one in pairs.values()]
                 progress.show(now.kept)
 
-            pools = self._noise.of(names)
+            pools = self._noise.of([one.name for one in metrics])
             comparing = CommitComparison(two_cells(*ends), metrics, plan, pools)
             logged = Logged(source, self._log, name)
             found = comparing.run(logged, on_pair)
         seconds = time.monotonic() - begun
-        pairs = {one: comparing.kept_pairs(one) for one in names}
+        pairs = {one.name: comparing.kept_pairs(one.name) for one in metrics}
+        # The noise of what is kept wholly was added when it was measured.
+        if logged.measured and ends[0] == ends[1]:
+            self._noise.add_same(pairs)
         for one, comparison in zip(metrics, found, strict=True):
             if comparison.verdict is Verdict.NOT_MEASURED:
                 continue
             shown = name if len(self._subject.metrics) == 1 else f"{name}, {one.name}"
             self._console.print(f"{shown}: {comparison.verdict}")
-            value = comparison.base_value
-            planted = added / value if value else 0.0
-            margin = self._plan_of(one).margin
-            trial = PlantedTrial(shown, planted, comparison, seconds, margin, pairs[one.name])
-            self._trials.append(trial)
-        return pairs, bool(logged.measured)
+            planted = added / comparison.base_value if comparison.base_value else 0.0
+            margin, own = self._plan_of(one).margin, pairs[one.name]
+            self._trials.append(PlantedTrial(shown, planted, comparison, seconds, margin, own))
 
     def _plan_of(self, metric: Metric) -> ComparisonPlan:
         plan = self._asked.plan
@@ -298,8 +257,9 @@ class Calibrating(Session):
         trials, commit, given = self._trials, self._asked.commit, self._asked.given
         place = place_of(self._record.machine, self._subject.devices)
         title = f"compare on {place}, commit {commit.short}"
-        table = trial_table(trials, title, INTERRUPTED if self._is_interrupted else "")
-        answers = [noise.sentence(self._asked.plan) for noise in self._noises()]
+        caption = "(!): a verdict that the truth does not allow."
+        table = Table(_COLUMNS, [trial.row() for trial in trials], title, caption)
+        answers = [noise.sentence() for noise in self._noises()]
         if not (self._is_interrupted or are_sound(trials)):
             wrong = [f"{one.name}: {one.comparison.verdict}" for one in trials if not one.holds]
             answers.append(f"Verdicts contradict what was planted: {'; '.join(wrong)}.")
@@ -312,10 +272,10 @@ class Calibrating(Session):
         print_sentences(self._console, said)
         print_sentences(self._console, answers, "bold")
 
-    def _noises(self) -> list[MetricNoise]:
+    def _noises(self) -> Iterator[MetricNoise]:
         """The noise of each metric that was compared with itself, and what it allows."""
         subject = self._subject
-        found = []
+        shared = {"at_once": len(subject.metrics), "devices": len(subject.devices)}
         for metric in subject.metrics:
             pairs = [
                 trial.pairs
@@ -323,14 +283,12 @@ class Calibrating(Session):
                 if trial.comparison.benchmark == metric.name and trial.planted == 0 and trial.pairs
             ]
             if pairs:
-                shared = {"at_once": len(subject.metrics), "devices": len(subject.devices)}
                 plan, minutes = self._plan_of(metric), self._asked.minutes
-                found.append(noise_of(metric.name, pairs, plan, minutes, **shared))
-        return found
+                yield noise_of(metric.name, pairs, plan, minutes, **shared)
 
     def results(self) -> dict[str, Any]:
         """See `Session`."""
-        planted = {name: str(delay) for name, delay in self._delays.planted.items()}
+        planted = {name: str(delay) for name, delay in self._planted.items()}
         if self._ending:
             return {"planted": planted}
         return {

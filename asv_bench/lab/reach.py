@@ -41,6 +41,13 @@ class Reach:
     pairs: int  # that fit, up to the plan's cap
     effect: float | None  # the smallest change that is found 9 times of 10; None: none is
 
+    def sentence(self) -> str:
+        """The same in words."""
+        begin = f"In {self.minutes:g} min compare measures at most {self.pairs} pairs and finds"
+        if self.effect is None:
+            return f"{begin} no change 9 times of 10."
+        return f"{begin} a change of {percentage(self.effect, 1)} 9 times of 10."
+
 
 @dataclass(frozen=True, slots=True)
 class MetricNoise:
@@ -52,21 +59,16 @@ class MetricNoise:
     pair_s: float  # seconds that a pair takes
     reaches: tuple[Reach, ...]  # by minutes, ascending
 
-    def sentence(self, plan: ComparisonPlan) -> str:
+    def sentence(self) -> str:
         """The noise, and what it allows."""
-        if self.pairs < LEAST_PAIRS:
+        if not self.reaches:
             return (
                 f"{self.metric}: {self.pairs} pairs of the commit with itself are too few to say "
                 f"what can be found; take more with --null."
             )
         found = f"{self.metric}: a pair takes {self.pair_s:.3g} s and varies by "
         found += f"{percentage(self.deviation, 2)}."
-        for reach in self.reaches:
-            minutes = f"{reach.minutes:g} minute" + ("" if reach.minutes == 1 else "s")
-            found += f" In {minutes} {_shown(reach, plan)}."
-            if reach.pairs == plan.cap:
-                break
-        return found
+        return " ".join([found, *(reach.sentence() for reach in self.reaches)])
 
 
 def noise_of(
@@ -86,66 +88,42 @@ def noise_of(
     if len(pairs) >= LEAST_PAIRS:
         # Holm's procedure holds the first metric that it calls different to this level.
         alone = replace(plan, alpha=plan.alpha / at_once)
-        costs = np.concatenate([_costs(comparison) for comparison in comparisons if comparison])
+        # Logarithms of costs around the median of their comparison, [pairs, 2].
+        logs = [np.array([pair.costs for pair in one]) for one in comparisons if one]
+        costs = np.concatenate([one - np.median(one) for one in logs])
         for limit in sorted(minutes):
             # Both ends live once without being measured.
-            fit = devices * max(0, int(60 * limit / pair_s) - 1)
-            reaches.append(_reach(limit, min(fit, plan.cap), costs, alone))
+            fit = min(devices * max(0, int(60 * limit / pair_s) - 1), plan.cap)
+            reaches.append(Reach(limit, fit, _smallest_found(fit, costs, alone)))
     return MetricNoise(metric, len(pairs), float(ratios.std()), pair_s, tuple(reaches))
 
 
-def _costs(pairs: Sequence[Pair]) -> Floats:
-    """[pairs, 2] logarithms of costs around the median of a comparison."""
-    costs = np.array([pair.costs for pair in pairs])
-    centred: Floats = costs - np.median(costs)
-    return centred
-
-
-def _reach(minutes: float, pairs: int, costs: Floats, plan: ComparisonPlan) -> Reach:
+def _smallest_found(pairs: int, costs: Floats, plan: ComparisonPlan) -> float | None:
+    """The smallest change that so many pairs find often enough; None if they find none."""
     if pairs < LEAST_CAP:
-        return Reach(minutes, pairs, None)
+        return None
     if pairs < plan.cap:
         fitting = ComparisonPlan.with_cap(pairs)
         plan = replace(plan, looks=fitting.looks, max_discarded=fitting.max_discarded)
-    drawn = _drawn(costs, pairs)
-    steps = math.ceil(math.log(_MOST / plan.margin, _STEP))
-    effects = [plan.margin * _STEP**step for step in range(steps + 1)]
-    # What a larger change is found by, a smaller one may not be.
-    low, high = -1, len(effects)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _share_found(drawn, effects[middle], plan) >= FOUND:
-            high = middle
-        else:
-            low = middle
-    return Reach(minutes, pairs, effects[high] if high < len(effects) else None)
-
-
-def _drawn(costs: Floats, pairs: int) -> Drawn:
-    """Pairs drawn again for many comparisons; in each either process may be the head's."""
     random = np.random.default_rng(0)
+    # In each pair either process may be the head's.
     drawn = random.permuted(costs[random.integers(len(costs), size=(_RUNS, 1, pairs))], axis=-1)
     # What is drawn twice would be tied, which measured figures hardly ever are.
     drawn += random.normal(0, _UNTIED * np.ptp(costs), drawn.shape)
     # Only a full pool is judged by.
     size = POOL_SIZE if len(costs) >= POOL_SIZE else 0
     pool = costs[random.integers(len(costs), size=(_RUNS, 1, size))]
-    return Drawn(drawn[..., 0], drawn[..., 1], pool[..., 1] - pool[..., 0])
-
-
-def _share_found(drawn: Drawn, effect: float, plan: ComparisonPlan) -> float:
-    slower = replace(drawn, head=drawn.head + math.log1p(effect))
-    return float((compare_many(slower, plan).verdict == Verdict.SLOWER).mean())
-
-
-def _shown(reach: Reach, plan: ComparisonPlan) -> str:
-    if reach.pairs < LEAST_CAP:
-        return f"there is time for {reach.pairs} pairs, and no change can be shown with so few"
-    most = ", the most that it takes," if reach.pairs == plan.cap else ""
-    begin = f"compare measures {reach.pairs} pairs{most} and"
-    if reach.effect is None:
-        return f"{begin} finds no change of less than {percentage(_MOST, 0)} 9 times of 10"
-    return f"{begin} finds a change of {percentage(reach.effect, 1)} 9 times of 10"
+    same = Drawn(drawn[..., 0], drawn[..., 1], pool[..., 1] - pool[..., 0])
+    steps = math.ceil(math.log(_MOST / plan.margin, _STEP))
+    effects = [plan.margin * _STEP**step for step in range(steps + 1)]
+    # What a larger change is found by, a smaller one may not be.
+    low, high = -1, len(effects)
+    while high - low > 1:
+        middle = (low + high) // 2
+        slower = replace(same, head=same.head + math.log1p(effects[middle]))
+        is_found = (compare_many(slower, plan).verdict == Verdict.SLOWER).mean() >= FOUND
+        low, high = (low, middle) if is_found else (middle, high)
+    return effects[high] if high < len(effects) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,10 +63,9 @@ def test_pairs_fit_into_minutes_up_to_the_cap() -> None:
     assert [reach.pairs for reach in noise(pairs).reaches] == [5, 17, 30]
     assert [reach.pairs for reach in noise(pairs, devices=2).reaches] == [10, 30, 30]
     assert noise(pairs).reaches[0].effect is None
-    sentence = noise(pairs).sentence(PLAN)
-    assert "In 1 minute there is time for 5 pairs, and no change can be shown" in sentence
-    assert "In 15 minutes compare measures 30 pairs, the most that it takes" in sentence
-    assert "15 minutes" not in noise(pairs, devices=2).sentence(PLAN)
+    sentence = noise(pairs).sentence()
+    assert "In 1 min compare measures at most 5 pairs and finds no change" in sentence
+    assert "In 15 min compare measures at most 30 pairs and finds a change of" in sentence
     assert noise(measured(0.01, 40, in_turns=True)).pair_s == 10
 
 
@@ -82,4 +81,4 @@ def test_more_noise_fewer_pairs_and_more_metrics_find_less() -> None:
 def test_of_too_few_pairs_nothing_is_said() -> None:
     found = noise(measured(0.01, LEAST_PAIRS - 1))
     assert found.reaches == ()
-    assert "are too few to say what can be found; take more with --null" in found.sentence(PLAN)
+    assert "are too few to say what can be found; take more with --null" in found.sentence()
