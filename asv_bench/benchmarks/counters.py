@@ -56,7 +56,7 @@ class Kernels(SharesRuns):
         _require_options("fuse")
 
     def run(self) -> Figures:
-        from asv_bench.lab.compiled import compile_kernels
+        from asv_bench.lab.compiled import compile_kernel
         from asv_bench.lab.launched_kernels import launched_kernels
 
         try:
@@ -64,7 +64,7 @@ class Kernels(SharesRuns):
         except MeasurementFailed as error:
             # Engines of older commits launch kernels that today's ruler does not name.
             raise SkipNotImplemented(str(error)) from error
-        compiled = [one.figures() for one in compile_kernels(launched)]
+        compiled = [compile_kernel(one).figures() for one in launched]
         return {
             "instructions": sum(one["instructions"] for one in compiled),
             "most_registers": max(one["registers"] for one in compiled),

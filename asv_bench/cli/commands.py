@@ -164,7 +164,7 @@ def build_app(name: str = "") -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_global_options)
-    of_lab = "What the developers of kvtrail run: its kernels, and its earlier host paths."
+    of_lab = "What the developers of kvtrail run: its earlier host paths."
     lab = typer.Typer(name="lab", help=of_lab, no_args_is_help=True)
     for command in COMMANDS:
         if name in ("", command.name):

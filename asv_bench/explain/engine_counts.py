@@ -266,7 +266,7 @@ def _engine_lines(folder: str) -> Iterator[Counter[str]]:
 
 
 def _add_kernels(counts: Counts, task: CountTask) -> None:
-    from asv_bench.lab.compiled import compile_kernels
+    from asv_bench.lab.compiled import compile_kernel
     from asv_bench.lab.launched_kernels import launched_kernels
 
     kernels = launched_kernels(batch_sizes=(_KERNEL_BATCH,))
@@ -275,7 +275,7 @@ def _add_kernels(counts: Counts, task: CountTask) -> None:
         content = repr((kernel.source.hash(), sorted(kernel.options.items())))
         counts.kernels[kernel.name] = hashlib.sha256(content.encode()).hexdigest()[:16]
     wanted = [kernel for kernel in kernels if kernel.name in task.compiled]
-    counts.figures = {one.name: one.figures() for one in compile_kernels(wanted)}
+    counts.figures = {one.name: compile_kernel(one).figures() for one in wanted}
 
 
 if __name__ == "__main__":

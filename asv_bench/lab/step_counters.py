@@ -7,14 +7,19 @@ the engine's public face only, so every commit can be counted.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.lab.python_calls import python_calls
+from asv_bench.process.environment import MEASURED_PACKAGES
 
 if TYPE_CHECKING:
     from asv_bench.lab.pretend_cuda import Traffic
@@ -24,7 +29,10 @@ MODEL = "random:gpt2-tiny"
 BLOCK_SIZE = 16
 PROMPT_TOKENS = 4
 LARGEST_BATCH = 64
-
+UNCOUNTED_PACKAGES = ("numpy",)
+"""Baselines are not kept for each of its versions, so what it calls inside itself is left out."""
+_GENERATED = "<string>"
+"""What stands for a file where a function was generated."""
 
 PATHS: Mapping[str, Mapping[str, Any]] = {
     "cpu": {"device": "cpu", "dtype": "float32"},
@@ -58,22 +66,40 @@ def count_steps(path: str, batch: int) -> CountedSteps:
     Raises Refused if ranges are on, which add calls, or kernels are interpreted, and
     MeasurementFailed if a step did not deliver one token of each request.
     """
+    from asv_bench.lab.pretend_cuda import OperatorLedger
+
+    def seen_by_torch(steps: int) -> StepCounters:
+        traffic.clear()
+        with OperatorLedger() as ledger:
+            run_steps(engine, batch, steps)
+        crossings = ("to_device", "to_host")
+        return {
+            "operators": ledger.operators,
+            "new_tensors": ledger.new_tensors,
+            "new_bytes": ledger.new_bytes,
+            **{
+                f"{what}_{way}": getattr(traffic, f"{what}_{way}")
+                for way in crossings
+                for what in ("copies", "bytes")
+            },
+            "graph_replays": traffic.graph_replays,
+            "launches": len(traffic.launches),
+        }
+
+    def seen_by_python(steps: int) -> StepCounters:
+        with python_calls() as calls:
+            run_steps(engine, batch, steps)
+        total = calls.total if PATHS[path]["device"] == "cpu" else None
+        return {"engine_python_calls": calls.engine, "python_calls": total}
+
     refuse_what_changes_the_path()
     with device_of(path) as traffic:
         engine = warm_engine(path, batch)
         parts = (1, BLOCK_SIZE - 1)
-        seen_by_torch = [_torch_counters(engine, batch, steps, traffic) for steps in parts]
-        seen_by_python = [_python_counters(engine, batch, steps, path) for steps in parts]
-    first, rest = (
-        of_torch | of_python
-        for of_torch, of_python in zip(seen_by_torch, seen_by_python, strict=True)
-    )
+        by_torch, by_python = (list(map(see, parts)) for see in (seen_by_torch, seen_by_python))
+    first, rest = (one | other for one, other in zip(by_torch, by_python, strict=True))
     block = {name: None if one is None else one + (rest[name] or 0) for name, one in first.items()}
     return CountedSteps(first, block)
-
-
-def _is_pretended(path: str) -> bool:
-    return bool(PATHS[path]["device"] == "cuda")
 
 
 @contextmanager
@@ -81,7 +107,10 @@ def device_of(path: str) -> Iterator[Traffic]:
     """The pretended device of a path, and what reaches it: nothing on the CPU."""
     from asv_bench.lab.pretend_cuda import Traffic, pretended_cuda
 
-    with pretended_cuda() if _is_pretended(path) else nullcontext(Traffic()) as traffic:
+    if PATHS[path]["device"] == "cpu":
+        yield Traffic()
+        return
+    with pretended_cuda() as traffic:
         yield traffic
 
 
@@ -122,34 +151,53 @@ def run_steps(engine: Engine, batch: int, steps: int) -> None:
             )
 
 
-def _torch_counters(engine: Engine, batch: int, steps: int, traffic: Traffic) -> StepCounters:
-    from asv_bench.lab.pretend_cuda import OperatorLedger
-
-    traffic.clear()
-    with OperatorLedger() as ledger:
-        run_steps(engine, batch, steps)
-    return {
-        "operators": ledger.operators,
-        "new_tensors": ledger.new_tensors,
-        "new_bytes": ledger.new_bytes,
-        "copies_to_device": traffic.copies_to_device,
-        "bytes_to_device": traffic.bytes_to_device,
-        "copies_to_host": traffic.copies_to_host,
-        "bytes_to_host": traffic.bytes_to_host,
-        "graph_replays": traffic.graph_replays,
-        "launches": len(traffic.launches),
-    }
-
-
-def _python_counters(engine: Engine, batch: int, steps: int, path: str) -> StepCounters:
-    with python_calls() as calls:
-        run_steps(engine, batch, steps)
-    total = None if _is_pretended(path) else calls.total
-    return {"engine_python_calls": calls.engine, "python_calls": total}
-
-
 def refuse_what_changes_the_path() -> None:
     """Refuse variables with which the engine does other things than it does without them."""
     for variable in ("TRITON_INTERPRET", "KVTRAIL_NVTX", "KVTRAIL_CHECK_VALUES"):
         if os.environ.get(variable, "0") not in ("", "0"):
             raise Refused(f"{variable} must not be set: the engine takes another path with it")
+
+
+@dataclass(slots=True)
+class PythonCalls:
+    """Calls of Python functions; a generator that is resumed counts as called."""
+
+    total: int = 0  # of all functions but numpy's
+    engine: int = 0  # of functions defined in the files of the engine's packages
+
+
+@contextmanager
+def python_calls(
+    packages: Sequence[str] = MEASURED_PACKAGES, *, with_generated: bool = False
+) -> Iterator[PythonCalls]:
+    """Count calls in this thread, inside the block. The garbage collector is off meanwhile.
+
+    Calls of functions of `packages` are the engine's; `with_generated`, so are those of functions
+    without a file: constructors of named tuples and dataclasses.
+    """
+    calls = PythonCalls()
+    ours = (*_folders(packages), *((_GENERATED,) if with_generated else ()))
+    uncounted = _folders(UNCOUNTED_PACKAGES)
+
+    def on_event(frame: FrameType, event: str, argument: object) -> None:
+        path = frame.f_code.co_filename
+        is_end = frame.f_code.co_name == python_calls.__name__ and path == __file__
+        if event != "call" or is_end or path.startswith(uncounted):
+            return
+        calls.total += 1
+        calls.engine += path.startswith(ours)
+
+    was_collecting = gc.isenabled()
+    gc.disable()
+    sys.setprofile(on_event)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+        if was_collecting:
+            gc.enable()
+
+
+def _folders(packages: Sequence[str]) -> tuple[str, ...]:
+    found = (util.find_spec(package) for package in packages)
+    return tuple(f"{Path(spec.origin).parent}/" for spec in found if spec and spec.origin)

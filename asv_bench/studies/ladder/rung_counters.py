@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.lab.python_calls import ENGINE_PACKAGES, python_calls
+from asv_bench.lab.step_counters import python_calls
+from asv_bench.process.environment import MEASURED_PACKAGES
 from asv_bench.studies.ladder.rungs import Rung
 from asv_bench.workloads.named import Workload
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 STEADY_AFTER = 6
 """Steps before the counted ones; they and the counted ones lie within one block."""
 
-PACKAGES = (*ENGINE_PACKAGES, "asv_bench.studies.ladder")
+PACKAGES = (*MEASURED_PACKAGES, "asv_bench.studies.ladder")
 
 
 @dataclass(frozen=True, slots=True)

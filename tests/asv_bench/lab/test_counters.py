@@ -149,12 +149,12 @@ def test_the_locked_versions_have_a_baseline() -> None:
 
 SPILLING = """
 import dataclasses, json
-from asv_bench.lab.compiled import compile_kernels
+from asv_bench.lab.compiled import compile_kernel
 from kernels.tiles.variants import kernel_variants
 from tests.kernels.codegen.every_kernel import described_kernel
 good = next(v for v in kernel_variants() if v.name == "decode-serial-gpt2-fp16")
 bad = dataclasses.replace(good, constants={**good.constants, "BLOCK_N": 256}, num_warps=1)
-compiled = compile_kernels([described_kernel(one) for one in (good, bad)])
+compiled = [compile_kernel(described_kernel(one)) for one in (good, bad)]
 print(json.dumps([{one.name: one.figures()} for one in compiled]))
 """
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asv_bench.lab.python_calls import python_calls
-from asv_bench.lab.step_counters import BLOCK_SIZE
+from asv_bench.lab.step_counters import BLOCK_SIZE, python_calls
 from tests.counters import broken_rules, differences
 from tests.fresh_python import ROOT, forked_python, planted
 

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from itertools import chain
 from multiprocessing import get_context
 from typing import Any
 
@@ -22,7 +21,8 @@ from rich.console import Console
 from rich.progress import track
 from triton.compiler import ASTSource
 
-from asv_bench.lab.compiled import CompiledKernel, compile_kernels, require_compiler
+from asv_bench.errors import MeasurementFailed
+from asv_bench.lab.compiled import CompiledKernel, compile_kernel, require_compiler
 from asv_bench.lab.launched_kernels import (
     LaunchedKernel,
     distinct,
@@ -52,8 +52,6 @@ FAMILY_MODELS = ("llama-3.2-1b", "qwen3-0.6b", "qwen3-8b")
 maps."""
 FAMILY_ROWS = (1, 64, 256)
 _PLAIN = ("linear_tiles", "decode_attention_append", "head_tiles")
-_PART = 8
-"""Kernels whose machine code is read at once."""
 _known: list[LaunchedKernel] = []
 """In a worker: every kernel."""
 
@@ -177,13 +175,14 @@ def compile_all(
         len(os.sched_getaffinity(0)), get_context("fork"), _known.extend, (kernels,)
     ) as workers:
         # They start here, before the thread that shows progress, which a fork would cut off.
-        parts = [range(len(kernels))[at : at + _PART] for at in range(0, len(kernels), _PART)]
-        results = workers.map(_compile_part, parts)
-        done = list(track(results, "compiling", len(parts), console=console, transient=True))
-    compiled, failures = ([*chain.from_iterable(one)] for one in zip(*done, strict=True))
-    return compiled, failures
+        results = workers.map(_compiled_or_why, range(len(kernels)))
+        done = list(track(results, "compiling", len(kernels), console=console, transient=True))
+    failures = [one for one in done if isinstance(one, str)]
+    return [one for one in done if not isinstance(one, str)], failures
 
 
-def _compile_part(places: range) -> tuple[list[CompiledKernel], list[str]]:
-    failures: list[str] = []
-    return compile_kernels([_known[place] for place in places], failures), failures
+def _compiled_or_why(place: int) -> CompiledKernel | str:
+    try:
+        return compile_kernel(_known[place])
+    except MeasurementFailed as error:
+        return str(error)

@@ -203,7 +203,7 @@ def test_what_stands_before_the_first_wait_is_told_from_what_follows() -> None:
 COMPILED = """
 import dataclasses
 from rich.console import Console
-from asv_bench.lab.compiled import compile_kernels
+from asv_bench.lab.compiled import compile_kernel
 from tests.kernels.codegen.every_kernel import compile_all, described_kernel
 from kernels.tiles.variants import kernel_variants
 from tests.kernels.codegen.figures import figures_of
@@ -223,7 +223,7 @@ variants = [
 ]
 kernels = {v.name: described_kernel(v) for v in variants}
 compiled, failures = compile_all(list(kernels.values()), Console(stderr=True))
-[again] = compile_kernels([kernels[decode.name]])
+again = compile_kernel(kernels[decode.name])
 assert again.figures() == compiled[0].figures(), "figures that do not repeat"
 for one in compiled:
     print(*violations(figures_of(kernels[one.name], one)), sep="\\n")
