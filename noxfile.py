@@ -90,7 +90,7 @@ COMMANDS = (
     Command("explain", "Say what differs that explains a change: nox -s explain -- BASE HEAD."),
     Command("fixed", "See whether a regression is fixed: nox -s fixed -- PARENT CULPRIT HEAD."),
     Command("changes", "Find where the stored histories moved, and confirm it by comparing."),
-    Command("profile", "Trace decoding and print the time per range and per kernel."),
+    Command("profile", "Trace decoding and print the time per kernel."),
     Command("report", "Build the pages from the stored measurements."),
     Command("run", "Measure a named workload: nox -s run -- WORKLOAD."),
     Command("scheduler", "Measure a batch of equal requests, offline and online."),

@@ -1,18 +1,17 @@
-"""`profile`: where the time of a decode step goes, per range, per kernel, and against memory."""
+"""`profile`: where the time of a decode step goes, per kernel, and against memory."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict
-from importlib import util
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from asv_bench.errors import Refused
-from asv_bench.explain.trace import device_work
-from asv_bench.explain.window import Traced, Window, torch_traces
+from asv_bench.explain.trace import Event, TraceSummary, device_work
+from asv_bench.explain.window import Decoded, Window, torch_trace
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import Role, kernel_roles
 from asv_bench.output.destinations import require_writable
@@ -48,11 +47,9 @@ def run(
     *,
     outputs: Outputs,
 ) -> None:
-    """Show the time per range and per kernel of a window of decode steps, and on a GPU the bytes,
-    the time and the share of the bandwidth of each part of a fused step.
+    """Show the time per kernel of a window of decode steps, and on a GPU the bytes, time and share
+    of the bandwidth of each part of a fused step.
     """
-    if util.find_spec("nvtx") is None:
-        raise Refused("profile needs the package nvtx, which names the engine's ranges.")
     named = workload_named(workload)
     device = chosen_device(device)
     window = Window(
@@ -64,10 +61,10 @@ def run(
         decode=decode,
         steps=steps,
     )
-    directory = (profile_dir or PROFILE_DIR) / window.shape().name
+    path = (profile_dir or PROFILE_DIR).resolve() / window.shape().name / "torch.trace.json.gz"
     files = outputs.files()
-    require_writable(directory / "torch.trace.json.gz")
-    directory.mkdir(parents=True, exist_ok=True)
+    require_writable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     record = Record("profile", asdict(window))
     console = files.console
     threads = threads_text(record.threads)
@@ -75,45 +72,21 @@ def run(
     record.look_around(console, [device])
 
     with Progress(console, "tracing", unit="windows"):
-        windows = torch_traces(window, directory.resolve())
-    # The last window is decoded as the engine really runs.
-    tables = [_range_table(windows[0]), _work_table(windows[-1])]
+        decoded, summary = torch_trace(window, path)
+    tables = [work_table(decoded, summary)]
     bandwidth = read_bandwidth(device)
-    parts = role_table(windows[-1], bandwidth) if bandwidth else None
-    if parts:
+    if bandwidth and (parts := role_table(decoded, device_work(path), bandwidth)):
         tables.append(parts)
-        record.results["roofline"] = parts.to_json()
-        record.results["read_bandwidth"] = bandwidth and asdict(bandwidth)
+        record.results = {"read_bandwidth": asdict(bandwidth), "parts": parts.to_json()}
     files.show(*tables)
-    for traced in windows:
-        console.print(f"trace: {traced.path}")
-    record.results["windows"] = [
-        {"file": one.path.name, "window": asdict(one.decoded), "summary": asdict(one.summary)}
-        for one in windows
-    ]
+    console.print(f"trace: {path}")
+    record.results |= {"window": asdict(decoded), "summary": asdict(summary)}
     console.print(f"record: {record.write(files.record)}")
 
 
-def _range_table(window: Traced) -> Table:
-    """Host and device time of each range, with the ranges within it."""
-    steps = window.decoded.steps
-    columns = [
-        Column("range", "range", kind="name"),
-        Column("calls", "calls", "a step", digits(2)),
-        Column("host_us", "host", "µs a step", digits(1)),
-        Column("device_us", "device", "µs a step", digits(1)),
-    ]
-    rows: list[Row] = [
-        (one.name, one.calls / steps, one.host_us / steps, one.device_us / steps)
-        for one in window.summary.ranges
-    ]
-    return Table(columns, rows, _title("range", window), "A range holds those within it.")
-
-
-def _work_table(window: Traced) -> Table:
+def work_table(decoded: Decoded, summary: TraceSummary) -> Table:
     """Kernels by their time; operators where no device worked."""
-    summary, steps = window.summary, window.decoded.steps
-    kind = "kernel" if summary.is_device else "operator"
+    kind, steps = "kernel" if summary.is_device else "operator", decoded.steps
     columns = [
         Column(kind, kind, kind="text"),
         Column("calls", "calls", "a step", digits(2)),
@@ -129,27 +102,30 @@ def _work_table(window: Traced) -> Table:
         )
         for one in summary.work[:_SHOWN]
     ]
-    span, idle = summary.span_us / steps, summary.idle_us / steps
+    title = f"Time per {kind}: decode={decoded.decode} ({steps} steps)"
     caption = (
-        f"Of {span:,.1f} µs a step nothing runs for {idle:,.1f}. Tracing makes gaps longer. "
-        f"Without a profiler a step takes {window.decoded.step_us:,.1f} µs."
+        f"Of {summary.span_us / steps:,.1f} µs a step nothing runs for "
+        f"{summary.idle_us / steps:,.1f}. Tracing makes gaps longer. "
+        f"Without a profiler a step takes {decoded.step_us:,.1f} µs."
     )
-    return Table(columns, rows, _title(kind, window), caption)
+    return Table(columns, rows, title, caption)
 
 
-def role_table(window: Traced, bandwidth: Bandwidth) -> Table | None:
-    """Each part of a fused step against the bandwidth of memory; None where no step was fused."""
-    decoded, work = window.decoded, device_work(window.path)
-    roles = list(kernel_roles(one.name for one in work))
+def role_table(decoded: Decoded, work: Sequence[Event], bandwidth: Bandwidth) -> Table | None:
+    """Each part of a fused step against the bandwidth of memory; None where no step was fused.
+
+    `work` is what the device did in the window, in the order in which it began.
+    """
+    roles = [str(role or _REST) for role in kernel_roles(one.name for one in work)]
     if Role.HEAD not in roles:
         return None
     kernels: dict[str, Counter[str]] = defaultdict(Counter)
     spent: dict[str, float] = defaultdict(float)
     reached = work[0].ts
     for event, role in zip(work, roles, strict=True):
-        kernels[role or _REST][event.name] += 1
+        kernels[role][event.name] += 1
         # Under dependent launch a kernel starts before the one before it has ended, and waits.
-        spent[role or _REST] += max(0.0, event.end - max(event.ts, reached))
+        spent[role] += max(0.0, event.end - max(event.ts, reached))
         reached = max(reached, event.end)
     read = {str(role): moved for role, moved in decoded.bytes.items()}
     if Role.ATTENTION_IN not in kernels:
@@ -164,21 +140,17 @@ def role_table(window: Traced, bandwidth: Bandwidth) -> Table | None:
         Column("fraction", "of band-", "width", percent(1)),
     ]
 
-    def row(name: str, us: float, moved: float | None) -> list[Any]:
+    def row(name: str, us: float, moved: float | None) -> Row:
         us /= decoded.steps
         rate = 1e6 * moved / us / bandwidth.bytes_per_second if moved and us else None
         names = [one for one, _ in kernels[name].most_common()]
         calls = kernels[name].total() / decoded.steps
-        return [name, names or None, calls or None, moved, us, rate]
+        return name, names or None, calls or None, moved, us, rate
 
-    rows: list[Row] = [row(name, spent[name], read.get(name)) for name in (*read, _REST)]
-    rows += [(), row("step", window.summary.span_us, sum(read.values()))]
+    rows = [row(name, spent[name], read.get(name)) for name in (*read, _REST)]
+    rows += [(), row("step", reached - work[0].ts, sum(read.values()))]
     caption = (
         f"Each sequence attends to {decoded.context:,.0f} tokens. Times are without waiting for "
         f"the kernel before. Measured read bandwidth {bandwidth.bytes_per_second / 1e12:.2f} TB/s."
     )
-    return Table(columns, rows, _title("part", window), caption)
-
-
-def _title(kind: str, window: Traced) -> str:
-    return f"Time per {kind}: decode={window.decoded.decode} ({window.decoded.steps} steps)"
+    return Table(columns, rows, "Parts of a step against the bandwidth of memory", caption)

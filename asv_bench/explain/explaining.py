@@ -166,7 +166,7 @@ class Explaining(Session):
         variables = {"CUDA_VISIBLE_DEVICES": devices[0]} if is_gpu else {}
 
         def take(end: str, path: Path) -> Trace:
-            return [torch_trace(window, path, folder=folders[end], variables=variables).summary]
+            return [torch_trace(window, path, folder=folders[end], variables=variables)[1]]
 
         self._trace(take, f" of {STEPS} decode steps of {window.shape().name} with {model}")
 

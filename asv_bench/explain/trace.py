@@ -30,12 +30,6 @@ _Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-_LONGEST, le=_LONGEST)]
 _Time: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=_LONGEST)]
 
 
-class EventArguments(msgspec.Struct, frozen=True):
-    """What is read of an event's `args`: `correlation` is what a kernel and its launch share."""
-
-    correlation: _Word = None
-
-
 class Event(msgspec.Struct, frozen=True):
     """An event of a trace that has a duration; microseconds."""
 
@@ -45,22 +39,11 @@ class Event(msgspec.Struct, frozen=True):
     cat: _Word = None
     pid: _Word = None
     tid: _Word = None
-    args: EventArguments = EventArguments()
 
     @property
     def end(self) -> float:
         """When it is over."""
         return self.ts + self.dur
-
-
-@dataclass(frozen=True, slots=True)
-class RangeTime:
-    """One named range, with those within it, on the host and of the kernels launched in it."""
-
-    name: str
-    calls: int
-    host_us: float
-    device_us: float  # whenever the kernels ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +57,10 @@ class WorkTime:
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """Where the time of a trace went, microseconds; each list has the largest first."""
+    """Where the time of a trace went, microseconds."""
 
     work: list[WorkTime]  # kernels and copies where a device worked, else the host's operators
     is_device: bool  # whether a device worked
-    ranges: list[RangeTime]
     span_us: float  # from the first event to the last
     idle_us: float  # no work ran: gaps on the device, or the host's time outside operators
     launches: int = 0
@@ -157,94 +139,54 @@ def read_events(path: Path) -> list[Event]:
 def summarize_trace(events: Iterable[Event]) -> TraceSummary:
     """The summary of the events of a trace."""
     by_category: dict[object, list[Event]] = defaultdict(list)
+    marks: dict[bool, list[Event]] = defaultdict(list)
     for event in events:
         by_category[event.cat].append(event)
-    noted = by_category["user_annotation"]
+        if _STEP.fullmatch(event.name):
+            marks[event.cat == "user_annotation"].append(event)
+    # The device's own marks repeat the host's.
+    steps = marks[True] or marks[False]
     kernels = [event for category in DEVICE_CATEGORIES for event in by_category[category]]
     launching = [event for category in _LAUNCHING for event in by_category[category]]
     launches = [event for event in launching if _LAUNCH.match(event.name)]
-    # The device's own marks repeat the host's.
-    marks = [event for event in noted if _STEP.fullmatch(event.name)] or [
-        event for one in by_category.values() for event in one if _STEP.fullmatch(event.name)
-    ]
     work = kernels or by_category["cpu_op"]
-    every = [*marks, *work, *launches]
+    every = [*steps, *work, *launches]
     span = max(one.end for one in every) - min(one.ts for one in every) if every else 0.0
     return TraceSummary(
         _work(work, is_nested=not kernels),
         bool(kernels),
-        _ranges([one for one in noted if not _STEP.fullmatch(one.name)], launching, kernels),
         span_us=span,
         idle_us=max(0.0, span - _busy_us(work)) if work else 0.0,
         launches=len(launches),
         launch_us=sum(event.dur for event in launches),
-        steps=len(marks) or None,
+        steps=len(steps) or None,
     )
-
-
-def _ranges(
-    opened: Sequence[Event], launching: Sequence[Event], kernels: Sequence[Event]
-) -> list[RangeTime]:
-    """A kernel belongs to the ranges that were open on the host when it was launched.
-
-    A replayed CUDA graph launches all its kernels at once, outside every range that was open when
-    it was captured.
-    """
-    launched_in: dict[_Word, set[str]] = {
-        event.args.correlation: {one.name for one in around}
-        for event, around in _nested(opened, launching)
-        if event.args.correlation is not None
-    }
-    device_us: dict[str, float] = defaultdict(float)
-    for event in kernels:
-        for name in launched_in.get(event.args.correlation, ()):
-            device_us[name] += event.dur
-    ranges = [
-        RangeTime(one.name, one.calls, one.total_us, device_us[one.name]) for one in _work(opened)
-    ]
-    return sorted(ranges, key=lambda one: (-one.device_us, -one.host_us))
-
-
-def _nested(
-    opening: Sequence[Event], others: Sequence[Event] = ()
-) -> Iterator[tuple[Event, list[Event]]]:
-    """Each event with those opening ones that it lies in on its thread, the outermost first."""
-    stacks: dict[object, list[Event]] = defaultdict(list)
-    # An event that begins where others do, or longer ones, lies in these.
-    marks = [(event.ts, -event.dur, event) for event in opening]
-    marks += [(event.ts, 1.0, event) for event in others]
-    for start, order, event in sorted(marks, key=lambda mark: mark[:2]):
-        stack = stacks[event.pid, event.tid]
-        while stack and stack[-1].end <= start:
-            stack.pop()
-        yield event, stack
-        if order <= 0:
-            stack.append(event)
 
 
 def _busy_us(work: Sequence[Event]) -> float:
     """The time in which anything ran on the device, or in the process, that worked the most."""
-    places: dict[object, list[tuple[float, float]]] = defaultdict(list)
-    for event in work:
-        places[event.pid].append((event.ts, event.end))
-    most = 0.0
-    for spans in places.values():
-        busy, reached = 0.0, -_LONGEST
-        for start, end in sorted(spans):
-            busy += max(0.0, end - max(start, reached))
-            reached = max(reached, end)
-        most = max(most, busy)
-    return most
+    busy: dict[object, float] = defaultdict(float)
+    reached: dict[object, float] = defaultdict(lambda: -_LONGEST)
+    for event in sorted(work, key=lambda one: one.ts):
+        busy[event.pid] += max(0.0, event.end - max(event.ts, reached[event.pid]))
+        reached[event.pid] = max(reached[event.pid], event.end)
+    return max(busy.values())
 
 
-def _work(events: Sequence[Event], *, is_nested: bool = False) -> list[WorkTime]:
+def _work(events: Sequence[Event], *, is_nested: bool) -> list[WorkTime]:
     """Calls and times by name, the longest first; where nested, without what lies within."""
-    spent: dict[str, list[float]] = defaultdict(list)
-    inside: dict[str, float] = defaultdict(float)
-    for event in events:
-        spent[event.name].append(event.dur)
-    for event, around in _nested(events) if is_nested else ():
-        if around:
-            inside[around[-1].name] += event.dur
-    work = [WorkTime(name, len(one), sum(one) - inside[name]) for name, one in spent.items()]
+    calls: dict[str, int] = defaultdict(int)
+    spent: dict[str, float] = defaultdict(float)
+    opened: dict[object, list[Event]] = defaultdict(list)
+    # An event that begins where others do lies in the longer ones.
+    for event in sorted(events, key=lambda one: (one.ts, -one.dur)):
+        calls[event.name] += 1
+        spent[event.name] += event.dur
+        around = opened[event.pid, event.tid]
+        while around and around[-1].end <= event.ts:
+            around.pop()
+        if around and is_nested:
+            spent[around[-1].name] -= event.dur
+        around.append(event)
+    work = [WorkTime(name, count, spent[name]) for name, count in calls.items()]
     return sorted(work, key=lambda one: -one.total_us)

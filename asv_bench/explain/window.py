@@ -65,52 +65,24 @@ class Decoded:
     bytes: dict[Role, float]  # that each part of a step must read
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """A window as the torch profiler saw it."""
-
-    decoded: Decoded
-    summary: TraceSummary
-    path: Path = Path()
-
-
-def torch_traces(window: Window, directory: Path) -> list[Traced]:
-    """Chrome traces by the torch profiler, the one with ranges first.
-
-    The kernels of a replayed graph lie in no range. If the engine decodes by graphs, one window is
-    therefore decoded kernel by kernel, for the ranges, and another one as the engine really runs,
-    without ranges. Otherwise one window serves for both.
-    """
-    path = directory / "torch.trace.json.gz"
-    if not window.device.startswith("cuda") or window.decode == "eager":
-        return [torch_trace(window, path, ranges=True)]
-    by_kernel = replace(window, decode="eager")
-    return [
-        torch_trace(by_kernel, directory / "torch-eager.trace.json.gz", ranges=True),
-        torch_trace(window, path),
-    ]
-
-
 def torch_trace(
     window: Window,
     path: Path,
     *,
-    ranges: bool = False,
     folder: Path = REPOSITORY,
     variables: Mapping[str, str] = _NOTHING,
-) -> Traced:
-    """A window of the engine in a folder, traced by the torch profiler.
+) -> tuple[Decoded, TraceSummary]:
+    """A window of the engine in a folder, traced by the torch profiler, the trace at a path.
 
-    `ranges` turns the engine's NVTX ranges on. Raises MeasurementFailed if the process failed; the
-    sentence ends with what it said.
+    Raises MeasurementFailed if the process failed; the sentence ends with what it said.
     """
-    told = {NVTX_VARIABLE: str(int(ranges)), **variables}
     try:
+        told = {NVTX_VARIABLE: "0", **variables}
         decoded = ask_engine(folder, replace(window, trace=str(path)), Decoded, told)
     except MeasurementFailed as error:
         raise MeasurementFailed(f"the profiled process failed:\n{error}") from None
     [summary] = read_traces(path)
-    return Traced(decoded, replace(summary, steps=decoded.steps), path)
+    return decoded, replace(summary, steps=decoded.steps)
 
 
 def ask_engine(
@@ -127,13 +99,13 @@ def ask_engine(
     told["PYTHONPATH"] = search_path([str(folder), *borrowed_paths(), str(REPOSITORY)])
     asked = msgspec.json.encode(task).decode()
     done = run_apart([sys.executable, "-P", "-m", type(task).__module__, asked], told)
-    if not done.returncode and done.stdout:
-        said = done.stdout.rstrip("\n").rpartition("\n")[2]
-        try:
-            return msgspec.json.decode(said, type=answer)
-        except msgspec.MsgspecError as error:
-            raise MeasurementFailed(f"it answered {said!r}: {error}") from None
-    raise MeasurementFailed(last_words(done.stdout + done.stderr))
+    if done.returncode or not done.stdout:
+        raise MeasurementFailed(last_words(done.stdout + done.stderr))
+    said = done.stdout.rstrip("\n").rpartition("\n")[2]
+    try:
+        return msgspec.json.decode(said, type=answer)
+    except msgspec.MsgspecError as error:
+        raise MeasurementFailed(f"it answered {said!r}: {error}") from None
 
 
 def decode_window(window: Window) -> Decoded:

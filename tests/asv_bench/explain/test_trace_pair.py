@@ -22,7 +22,7 @@ def step_of(work: dict[str, tuple[int, float]], gaps: float = 0.0) -> TraceSumma
     """A trace of one step on a device: calls and microseconds of its kernels, and its gaps."""
     kernels = [WorkTime(name, calls, us) for name, (calls, us) in work.items()]
     busy = sum(one.total_us for one in kernels)
-    return TraceSummary(kernels, True, [], busy + gaps, gaps, steps=1)
+    return TraceSummary(kernels, True, busy + gaps, gaps, steps=1)
 
 
 def pair_of(base: list[TraceSummary], head: list[TraceSummary]) -> TracePair:
