@@ -15,13 +15,7 @@ def slower(
     effect: float = 0.1, *, verdict: Verdict = Verdict.SLOWER, is_on_gpu: bool = True
 ) -> Effect:
     """A change of the time of a token that a comparison measured."""
-    return Effect(
-        *("tpot_ms", "ms", verdict, effect, None, 6),
-        higher_is_better=False,
-        is_on_gpu=is_on_gpu,
-        machine="a machine",
-        started="2026-01-01",
-    )
+    return Effect("tpot_ms", verdict, effect, effect, is_on_gpu, "tpot_ms: slower")
 
 
 def explanation_of(clues: Iterable[Clue], **known: Any) -> Explanation:

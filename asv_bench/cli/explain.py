@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,6 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.explain.explaining import Explaining
 from asv_bench.explain.explanation import known_effect
-from asv_bench.git.repository import Commit
 from asv_bench.output.destinations import STANDARD_OUTPUT
 from asv_bench.output.record import TableFiles
 from asv_bench.session.comparing import Comparing
@@ -29,7 +27,6 @@ from asv_bench.session.options import (
     Outputs,
     ends_of,
 )
-from asv_bench.subjects.declared import DeclaredSubject
 
 
 @grouped
@@ -67,24 +64,15 @@ def explain(
     if compare and record is not None:
         raise Refused("--compare makes a record, and --record names one; give one of them.")
     files = outputs.files()
-    choice = asked.choice(command, metric, near=(base, head))
-    chosen = choice.subject("explain")
+    chosen = asked.choice(command, metric, near=(base, head)).subject("explain")
     ends = ends_of(chosen, (base, head), files.console)
     if compare:
-        record = _compared(chosen, ends, files)
+        beside = TableFiles(record=STANDARD_OUTPUT if files.console.stderr else None)
+        comparing = Comparing(chosen, ends, ComparisonPlan(), beside, MeasuringOptions(anyway=True))
+        code = comparing.settle()
+        if code is ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt
+        record = comparing.show(code, None)
     (_, old), (_, new) = ends
     effect = known_effect((old.hash, new.hash), chosen, record)
-    how = MeasuringOptions(anyway=anyway)
-    Explaining(chosen, ends, effect, choice.words(), files, how, traces).answer()
-
-
-def _compared(
-    subject: DeclaredSubject, ends: Sequence[tuple[str, Commit]], files: TableFiles
-) -> Path:
-    """Compare the two as `compare` does; where the record is."""
-    beside = TableFiles(record=STANDARD_OUTPUT if files.console.stderr else None)
-    comparing = Comparing(subject, ends, ComparisonPlan(), beside, MeasuringOptions(anyway=True))
-    code = comparing.settle()
-    if code is ExitCode.INTERRUPTED:
-        raise KeyboardInterrupt
-    return comparing.show(code, None)
+    Explaining(chosen, ends, effect, files, MeasuringOptions(anyway=anyway), traces).answer()

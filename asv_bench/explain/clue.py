@@ -63,7 +63,7 @@ def cell_clues(base: Software, head: Software) -> Iterator[Clue]:
             ", ".join(one or "none" for one in each) for each in zip(*packages, strict=True)
         )
         moved = [f"{name} {one or 'none'} → {other or 'none'}" for name, one, other in packages]
-        text = f"packages have other versions: {first_of(moved, _PACKAGES)}"
+        text = f"Packages have other versions: {first_of(moved, _PACKAGES)}"
         yield Clue(Source.PACKAGES, names, "version", old, new, text)
 
 
@@ -74,8 +74,10 @@ def more_or_less(before: float, after: float, one: str, many: str) -> str:
     return f"{number(change)} {word} {noun} ({number(before)} → {number(after)})"
 
 
-def number(value: float) -> str:
+def number(value: float | str) -> str:
     """A count as people write it: whole where it is whole or large, else to three digits."""
+    if isinstance(value, str):
+        return value
     if abs(value - round(value)) < 1e-9 or abs(value) >= 1000:
         return f"{round(value):,}"
     return f"{value:.3g}"

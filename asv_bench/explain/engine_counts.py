@@ -32,7 +32,8 @@ from asv_bench.lab.step_counters import (
 )
 from asv_bench.process.environment import MEASURED_PACKAGES
 
-CPU_PATHS, GPU_PATHS = ("cpu",), ("graph", "fused")
+CPU_PATHS: tuple[str, ...] = ("cpu",)
+GPU_PATHS: tuple[str, ...] = ("graph", "fused")
 """Names of `step_counters.PATHS`. What a graph holds is seen where its kernels run one by one."""
 _BATCH, _KERNEL_BATCH = 8, 64
 _SHOWN = 3
@@ -44,7 +45,7 @@ _WHERE = {
 _KINDS = {
     "operators": (4.0, "{} is called"),
     "launches": (5.0, "{} is launched"),
-    "copies": (20.0, "a {} is made"),
+    "copies": (20.0, "A {} is made"),
 }
 """Kinds of counts: rough microseconds of one more a step, to order differences that no trace has
 measured, and what is said of them."""
@@ -86,7 +87,7 @@ def stand_in(measured: str, model: str = MODEL) -> str:
 
 
 def count_ends(
-    base: Path, head: Path, *, paths: Sequence[str], model: str = MODEL, has_kernels: bool = False
+    base: Path, head: Path, paths: Sequence[str], *, model: str = MODEL, has_kernels: bool = False
 ) -> tuple[list[Clue], list[str]]:
     """Count the steps of the engines in two folders, and compile the kernels that are not alike.
 
@@ -150,7 +151,7 @@ def _python(base: Mapping[str, float], head: Mapping[str, float], path: str) -> 
     most = sorted(((sign * (new - old), name) for name, old, new in _changed(base, head)))
     named = ", ".join(f"{name} {number(one)}" for one, name in most[: -_SHOWN - 1 : -1] if one > 0)
     more = more_or_less(before, after, "line of Python", "lines of Python")
-    text = f"the engine runs {more} a step: {named} ({_WHERE[path]})"
+    text = f"The engine runs {more} a step: {named} ({_WHERE[path]})"
     name, cost_us = "Python of the engine", (after - before) * _LINE_US
     yield Clue(Source.COUNTERS, name, "lines a step", before, after, text, cost_us)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +16,7 @@ from asv_bench.explain.trace import read_traces
 from asv_bench.explain.trace_pair import Trace, TracePair
 from asv_bench.explain.why import files_between
 from asv_bench.explain.window import Window, torch_trace
-from asv_bench.git.repository import WORKING_TREE, Commit
+from asv_bench.git.repository import Commit
 from asv_bench.lab.step_counters import MODEL
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names
@@ -35,22 +34,15 @@ from asv_bench.workloads.named import default_model
 STEPS = 32
 """Decode steps in a trace of kvtrail's own engine."""
 _SMALL = {"random:llama": "random:llama-tiny", "random:qwen": "random:qwen3-tiny"}
-_SAME = (
-    "Both ends hold the same files in what is measured, so nothing more was looked at; --anyway "
-    "looks all the same."
-)
-_NO_TRACE = (
-    "No trace was taken, as the subject declares none: [trace] run in kvtrail.toml names a command "
-    "that leaves one, by which kernels and operators are told apart."
-)
+_SAME = "Both ends hold the same files in what is measured; --anyway looks all the same."
+_NO_TRACE = "No trace was taken, as the subject declares none: [trace] run in kvtrail.toml."
 
 
 class Explaining(Session):
     """One explanation from its first look, from the cheap to the dear, to its record.
 
-    `ends` are what the user calls base and head, and what they are; `options` name the subject.
-    `effect` is the change that a comparison measured, where one is known, and `traces` how many to
-    take of each end.
+    `ends` are what the user calls base and head, and what they are. `effect` is the change that a
+    comparison measured, where one is known, and `traces` how many to take of each end.
     """
 
     keeps_pairs = False
@@ -60,7 +52,6 @@ class Explaining(Session):
         subject: DeclaredSubject,
         ends: Sequence[tuple[str, Commit]],
         effect: Effect | None,
-        options: Sequence[str],
         files: TableFiles,
         how: MeasuringOptions,
         traces: int,
@@ -73,9 +64,6 @@ class Explaining(Session):
         }
         super().__init__("explain", settings, subject, files, how)
         self._traces = traces
-        # The ends as anybody can name them, wherever HEAD is.
-        names = [name if name == WORKING_TREE else end.short for name, end in ends]
-        self._asked = shlex.join([*names, *options])
         self._ends = base.hash, head.hash
         self.found = Explanation(base, head, effect)
 
@@ -88,10 +76,7 @@ class Explaining(Session):
             for role, commit in (("base", self.found.base), ("head", self.found.head))
         ]
         if self.found.effect is None:
-            said.append(
-                f"No comparison of these two is stored; `kvtrail compare {self._asked}` measures "
-                f"how much slower the head is, and --compare does so first."
-            )
+            said.append("No comparison of these two is stored; --compare makes one first.")
         return said
 
     def source(self) -> AbstractContextManager[None]:
@@ -154,42 +139,35 @@ class Explaining(Session):
                     self._trace(take)
 
     def _look_at_engines(self, folders: dict[str, Path]) -> None:
-        devices, effect = self._subject.devices, self.found.effect
+        devices, found = self._subject.devices, self.found
         is_gpu = not set(devices) & set(NO_GPU)
         device = "cuda" if is_gpu else "cpu"
-        workload, model = self._subject.decoded(effect.metric if effect else "")
+        workload, model = self._subject.decoded(found.effect.metric if found.effect else "")
         model = model or default_model(device)
+        small = next((small for start, small in _SMALL.items() if model.startswith(start)), MODEL)
+        # Of the device that the change was measured on; of both where none is known.
+        has_kernels = found.effect is None or found.effect.is_on_gpu
+        paths = GPU_PATHS if has_kernels else CPU_PATHS
+        paths = paths if found.effect else (*CPU_PATHS, *GPU_PATHS)
+        try:
+            with Progress(self._console, "counting what a step does"):
+                base, head = (folders[end] for end in self._ends)
+                clues, notes = count_ends(base, head, paths, model=small, has_kernels=has_kernels)
+            found.clues += clues
+            found.notes += notes
+            kernels = " and kernels compiled for sm_90" if has_kernels else ""
+            found.looked_at.append(f"exact counters of a step{stand_in(model, small)}{kernels}")
+        except MeasurementFailed as error:
+            found.notes.append(f"Nothing was counted: {error}")
         window = Window(
             workload=workload, quick=not is_gpu, model=model, device=device, steps=STEPS
         )
-        self._count(folders, model)
         variables = {"CUDA_VISIBLE_DEVICES": devices[0]} if is_gpu else {}
 
         def take(end: str, path: Path) -> Trace:
             return [torch_trace(window, path, folder=folders[end], variables=variables)[1]]
 
         self._trace(take, f" of {STEPS} decode steps of {window.shape().name} with {model}")
-
-    def _count(self, folders: dict[str, Path], model: str) -> None:
-        base, head = (folders[end] for end in self._ends)
-        found = self.found
-        # Of the device that the change was measured on; of both where none is known.
-        has_kernels = found.effect is None or found.effect.is_on_gpu
-        paths = (*(CPU_PATHS if not found.effect or not has_kernels else ()),)
-        paths += GPU_PATHS if has_kernels else ()
-        small = next((small for start, small in _SMALL.items() if model.startswith(start)), MODEL)
-        try:
-            with Progress(self._console, "counting what a step does"):
-                clues, notes = count_ends(
-                    base, head, model=small, paths=paths, has_kernels=has_kernels
-                )
-        except MeasurementFailed as error:
-            found.notes.append(f"Nothing was counted: {error}")
-            return
-        found.clues += clues
-        found.notes += notes
-        kernels = " and kernels compiled for sm_90" if has_kernels else ""
-        found.looked_at.append(f"exact counters of a step{stand_in(model, small)}{kernels}")
 
     def _trace(self, take: Callable[[str, Path], Trace], what: str = "") -> None:
         """Take traces of both ends in turns; `take` leaves one of an end at a path and reads it."""

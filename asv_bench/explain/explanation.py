@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from asv_bench.git.repository import Commit
 from asv_bench.output.record import RUNS
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import Cell, Column, Table, interval, percent, percentage
+from asv_bench.process.gpu import NO_GPU
 from asv_bench.subjects.declared import DeclaredSubject
 
 MOST = 3
@@ -30,52 +32,22 @@ _LOOKED_AT = 100
 _SAME = ("kind", "name", "command", "repository")
 """What a subject must share with that of a record. The file's text may have changed."""
 
-COLUMNS = (
-    Column("name", "what differs", kind="text"),
-    Column("figure", "figure", kind="data"),
-    Column("base", "base", kind="text"),
-    Column("head", "head", kind="text"),
-    Column("cost_us", "costs", "µs", kind="data"),
-    Column("part", "of the", "base", percent(1, signed=True)),
-    Column("source", "seen in", kind="text"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     """One metric of two commits, as a stored comparison has it."""
 
     metric: str
-    unit: str
     verdict: Verdict
     effect: float | None
-    interval: tuple[float, float] | None
-    pairs: int
-    higher_is_better: bool
+    cost: float | None  # how much longer the head takes, as a fraction; None: it is no time
     is_on_gpu: bool  # whether a GPU was measured
-    machine: str  # in words
-    started: str
+    sentence: str
 
     @property
     def sign(self) -> int:
         """1: the head is slower; -1: faster; 0: neither was shown."""
         return {Verdict.SLOWER: 1, Verdict.FASTER: -1}.get(self.verdict, 0)
-
-    @property
-    def cost(self) -> float | None:
-        """How much longer the head takes, as a fraction; None where the metric is no time."""
-        if self.effect is None or self.unit == "bytes":
-            return None
-        return 1 / (1 + self.effect) - 1 if self.higher_is_better else self.effect
-
-    def sentence(self) -> str:
-        """The change in words."""
-        text = f"{self.metric}: {word_of(self.verdict, self.unit, self.effect)}"
-        if self.effect is not None:
-            text += f", {percentage(self.effect, 2, signed=True)}"
-        if self.interval is not None:
-            text += f" ({interval(2)(self.interval)})"
-        return f"{text} in {self.pairs} pairs on {self.machine}, {self.started[:10]}"
 
 
 def known_effect(
@@ -86,8 +58,9 @@ def known_effect(
     Of several metrics it is that of the largest change that was shown. Ends are full hashes, or
     labels. Raises Refused if a record is given which is none, or compares something else.
     """
+    read = partial(_effect_in, ends=ends, subject=subject)
     if record is not None:
-        if found := _read(record, ends, subject):
+        if found := read_stored(record, "a record", read):
             return found
         names = ", ".join(metric.name for metric in subject.metrics)
         raise Refused(
@@ -98,47 +71,43 @@ def known_effect(
     files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in files[:_LOOKED_AT]:
         with suppress(UnreadableFile):
-            if found := _read(path, ends, subject):
+            if found := read_stored(path, "a record", read):
                 return found
     return None
 
 
-def _read(path: Path, ends: tuple[str, str], subject: DeclaredSubject) -> Effect | None:
-    known = {metric.name: metric for metric in subject.metrics}
-    own = subject.to_json()
-
-    def parse(record: Mapping[str, Any]) -> Effect | None:
-        settings, results = record.get("settings") or {}, record.get("results") or {}
-        recorded, finding = settings.get("subject") or {}, results.get("finding") or {}
-        # Those of `compare`, or those that `bisect` made of commits that it names, and of its ends.
-        compared = [*(results.get("comparisons") or []), *(finding.get("confirmations") or [])]
-        found = [
-            one
-            for one in (*compared, finding.get("gate") or {})
-            if (one.get("base"), one.get("head")) == ends and one.get("benchmark") in known
-        ]
-        if not found or any(recorded.get(key) != own.get(key) for key in _SAME):
-            return None
-        shown = (Verdict.SLOWER, Verdict.FASTER)
-        most = max(found, key=lambda one: (one["verdict"] in shown, abs(one.get("effect") or 0.0)))
-        metric, machine = known[most["benchmark"]], record["machine"]
-        devices = set(settings.get("devices") or [])
-        is_on_gpu = machine.get("gpu") is not None and not {"cpu", "host"} & devices
-        low_high = most.get("interval")
-        return Effect(
-            metric=metric.name,
-            unit=metric.unit,
-            verdict=Verdict(most["verdict"]),
-            effect=most.get("effect"),
-            interval=None if low_high is None else (low_high[0], low_high[1]),
-            pairs=most.get("pairs_used", 0),
-            higher_is_better=metric.better == "higher",
-            is_on_gpu=is_on_gpu,
-            machine=machine["gpu"] if is_on_gpu else f"{machine['cpu']}, {machine['cores']} cores",
-            started=record.get("started", ""),
-        )
-
-    return read_stored(path, "a record", parse)
+def _effect_in(
+    record: Mapping[str, Any], ends: tuple[str, str], subject: DeclaredSubject
+) -> Effect | None:
+    known, own = {metric.name: metric for metric in subject.metrics}, subject.to_json()
+    settings, results = record.get("settings") or {}, record.get("results") or {}
+    recorded, finding = settings.get("subject") or {}, results.get("finding") or {}
+    # Those of `compare`, or those that `bisect` made of commits that it names, and of its ends.
+    compared = [*(results.get("comparisons") or []), *(finding.get("confirmations") or [])]
+    found = [
+        one
+        for one in (*compared, finding.get("gate") or {})
+        if (one.get("base"), one.get("head")) == ends and one.get("benchmark") in known
+    ]
+    if not found or any(recorded.get(key) != own.get(key) for key in _SAME):
+        return None
+    shown = (Verdict.SLOWER, Verdict.FASTER)
+    most = max(found, key=lambda one: (one["verdict"] in shown, abs(one.get("effect") or 0.0)))
+    metric, machine = known[most["benchmark"]], record["machine"]
+    verdict, cost = Verdict(most["verdict"]), most.get("effect")
+    text = f"{metric.name}: {word_of(verdict, metric.unit, cost)}"
+    if cost is not None:
+        text += f", {percentage(cost, 2, signed=True)}"
+    if bounds := most.get("interval"):
+        text += f" ({interval(2)(bounds)})"
+    is_on_gpu = bool(machine.get("gpu")) and not set(NO_GPU) & set(settings.get("devices") or [])
+    place = machine["gpu"] if is_on_gpu else f"{machine['cpu']}, {machine['cores']} cores"
+    text += f" in {most.get('pairs_used', 0)} pairs on {place}, {record.get('started', '')[:10]}"
+    if metric.unit == "bytes":
+        cost = None
+    elif metric.better == "higher" and cost is not None:
+        cost = 1 / (1 + cost) - 1
+    return Effect(metric.name, verdict, most.get("effect"), cost, is_on_gpu, text)
 
 
 @dataclass(slots=True)
@@ -213,7 +182,7 @@ class Explanation:
     def headline(self) -> str:
         """What is explained, in a line."""
         if self.effect is not None:
-            return self.effect.sentence()
+            return self.effect.sentence
         differ = f"What differs between {self.base.short} and {self.head.short}"
         if self.traces is None:
             return differ
@@ -227,10 +196,7 @@ class Explanation:
         if not self.causes:
             return [f"No cause was found. {looked_at}"]
         found = [
-            f"{place}. {one.sentence[0].upper()}{one.sentence[1:]}{self._worth(one)}"
-            if one.sentence.startswith("a call of ")
-            else f"{place}. {one.sentence}{self._worth(one)}"
-            for place, one in enumerate(self.causes, 1)
+            f"{place}. {one.sentence}{self._worth(one)}" for place, one in enumerate(self.causes, 1)
         ]
         if (share := self.explained) is not None:
             text = "What differs in the traces beyond noise adds up to"
@@ -253,12 +219,25 @@ class Explanation:
 
     def table(self) -> Table:
         """The first clues: those that a trace measured, the largest first, then the others."""
+        columns = (
+            Column("name", "what differs", kind="text"),
+            Column("base", "base", kind="text", show=number),
+            Column("head", "head", kind="text", show=number),
+            Column("part", "of the", "base", percent(1, signed=True)),
+            Column("source", "seen in", kind="text"),
+        )
         clues = sorted(self.clues, key=lambda one: (one.part is None, -abs(one.cost_us)))
         left = len(clues) - _ROWS
         caption = f"{left} more differences are in the record. " if left > 0 else ""
         caption += "Of the base: what it costs, of the base's traced time."
-        rows = [_row(one) for one in clues[:_ROWS]]
-        return Table(COLUMNS, rows, "what differs besides time", caption)
+        rows = [
+            (
+                Cell(one.name, note=one.what + ", waits for others" * one.is_waiting),
+                *(one.before, one.after, one.part, one.source),
+            )
+            for one in clues[:_ROWS]
+        ]
+        return Table(columns, rows, "what differs besides time", caption)
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON-ready values."""
@@ -272,12 +251,3 @@ class Explanation:
             "traced": self.traces and self.traces.to_json(),
             "looked_at": self.looked_at,
         }
-
-
-def _row(one: Clue) -> Sequence[Any]:
-    name = Cell(one.name, note=one.what + (", waits for others" if one.is_waiting else ""))
-    sides = [
-        value if isinstance(value, str | None) else Cell(value, text=number(value))
-        for value in (one.before, one.after)
-    ]
-    return name, one.what, *sides, one.cost_us or None, one.part, one.source

@@ -81,17 +81,17 @@ class TracePair:
         for row, name in enumerate(self._names):
             yield from self._count(row)
             is_waiting = bool(_MESSENGER.search(name))
-            words = f"a call of {name} takes", ", most of it waiting for others" * is_waiting
+            words = f"A call of {name} takes", ", most of it waiting for others" * is_waiting
             yield from self._timed(
                 name, "call", self._each[row], self._calls[row], words, is_waiting=is_waiting
             )
         name = "host outside operators"
-        words = "the host spends", f" a {self.unit} outside operators: Python, not operators"
+        words = "The host spends", f" a {self.unit} outside operators: Python, not operators"
         if self.is_device:
             name = "gaps between device work"
-            words = "gaps between kernels and copies take", f" a {self.unit}: the device waits"
+            words = "Gaps between kernels and copies take", f" a {self.unit}: the device waits"
         yield from self._timed(name, self.unit, self._idle, np.ones_like(self._idle), words)
-        words = "the host takes", " for a launch"
+        words = "The host takes", " for a launch"
         # The device may work meanwhile: it is no part of the traced time.
         yield from self._timed(
             "launch on the host", "launch", self._launch, self._launches, words, part=None

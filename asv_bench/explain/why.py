@@ -123,8 +123,9 @@ def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) ->
     from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends, stand_in
 
     paths = CPU_PATHS if set(subject.devices) & set(NO_GPU) else GPU_PATHS
-    clues, _ = count_ends(*(engine_of(subject, end.hash) for end in (base, head)), paths=paths)
+    old, new = (engine_of(subject, end.hash) for end in (base, head))
+    clues, _ = count_ends(old, new, paths)
     leaning = [one for one in clues if one.leaning == sign]
     where = stand_in(" ".join(subject.models))
     for one in sorted(leaning, key=lambda one: -abs(one.cost_us))[:_COUNTED]:
-        yield f"Counted exactly{where}: {one.sentence}."
+        yield f"Counted exactly{where}: {one.sentence[0].lower()}{one.sentence[1:]}."

@@ -81,7 +81,7 @@ def first(clues: Iterable[Clue]) -> Clue:
     ("plant", "name", "words"),
     [
         ("operator", "aten::neg", "is called 2 more times (0 → 2) a step (on the CPU)"),
-        ("copy", "copy to the host", "a copy to the host is made 1 more time (0 → 1) a step"),
+        ("copy", "copy to the host", "A copy to the host is made 1 more time (0 → 1) a step"),
         ("loop", "Python of the engine", "Engine._advance 601 (on the CPU)"),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_tile_that_spills_is_named_first(tmp_path: Path) -> None:
         "    warps = 8 if element_bytes == 4 and rows * dim > 4096 else 4\n",
         "    warps = 1\n",
     )
-    clues, notes = count_ends(ROOT, head, paths=(), has_kernels=True)
+    clues, notes = count_ends(ROOT, head, (), has_kernels=True)
     assert notes == []
     cause = first(clues)
     assert (cause.name, cause.what) == ("prefill_attention", "spill instructions")
@@ -152,7 +152,7 @@ def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None
     def look(base: Commit, head: Commit, traces: int) -> Explanation:
         ends, how = [("a", base), ("b", head)], MeasuringOptions(anyway=True)
         effect = slower(is_on_gpu=False)
-        explaining = Explaining(subject, ends, effect, (), TableFiles(), how, traces)
+        explaining = Explaining(subject, ends, effect, TableFiles(), how, traces)
         explaining.look()
         return explaining.found
 

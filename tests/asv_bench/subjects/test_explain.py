@@ -74,8 +74,8 @@ def repository(folder: Path, change: str, tables: str = TABLES) -> DeclaredRepos
             'STEP.append(("Memcpy DtoH (Device -> Pageable)", 1, 9.0))',
             "Memcpy DtoH (Device -> Pageable) is launched 1 more time (0 → 1) a step",
         ),
-        ('LAYER[0] = ("gemm", 4, 25.0)', "a call of gemm takes"),
-        ("GAP = 4.0", "gaps between kernels and copies take"),
+        ('LAYER[0] = ("gemm", 4, 25.0)', "A call of gemm takes"),
+        ("GAP = 4.0", "Gaps between kernels and copies take"),
     ],
     ids=["operator", "copy", "slower kernel", "host loop"],
 )

@@ -139,7 +139,7 @@ def test_compare_and_explain_name_the_dependency_and_not_the_package_under_test(
     assert cell["variables"]["PYTHONPATH"] == "$KVTRAIL_OUT:$KVTRAIL_TREE"
     said = kvtrail(made, "explain", "HEAD~1", "HEAD", "--anyway")
     [cause] = said.record["results"]["causes"]
-    assert cause["sentence"] == "packages have other versions: dep 1 → 2"
+    assert cause["sentence"] == "Packages have other versions: dep 1 → 2"
 
 
 IMPORTS = """
