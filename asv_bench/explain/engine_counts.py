@@ -13,13 +13,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
 import msgspec
 
-from asv_bench.errors import BenchError, MeasurementFailed
+from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.clue import Clue, Source, more_or_less, number
 from asv_bench.explain.window import ask_engine
 from asv_bench.lab.step_counters import (
@@ -58,6 +59,8 @@ _COMPILED = {
 
 PathCounts: TypeAlias = Mapping[str, Mapping[str, float]]
 """By kind and name: each a step, as a mean over the steps of a block."""
+Figures: TypeAlias = Mapping[str, Mapping[str, int]]
+"""By the kernel's name, and that of the figure: of its variants, that with the most."""
 
 
 class CountTask(msgspec.Struct):
@@ -71,12 +74,12 @@ class CountTask(msgspec.Struct):
 
 
 class Counts(msgspec.Struct):
-    """An answer; what could not be counted is in `failures`, with a sentence."""
+    """An answer; `failures` says what could not be counted, and why."""
 
     paths: dict[str, dict[str, dict[str, float]]] = {}
     kernels: dict[str, str] = {}  # a hash of what is compiled, by the kernel's name
-    figures: dict[str, dict[str, Any]] = {}  # of compiled kernels
-    failures: dict[str, str] = {}
+    figures: dict[str, dict[str, int]] = {}  # of compiled kernels, see `Figures`
+    failures: list[str] = []
 
 
 def stand_in(measured: str, model: str = MODEL) -> str:
@@ -104,9 +107,9 @@ def count_ends(
             task = CountTask(str(folder), compiled=names)
             sides.append(_asked(task) if names else Counts())
     notes = [
-        f"Not all of the {end} could be counted ({what}): {why.rstrip('.')}."
+        f"Not all of the {end} could be counted: {why}"
         for end, side in zip(("base", "head") * 2, sides, strict=False)
-        for what, why in side.failures.items()
+        for why in side.failures
     ]
     clues = [*step_clues(*sides[:2]), *figure_clues(*(one.figures for one in sides[-2:]))]
     return clues, notes
@@ -122,38 +125,35 @@ def _asked(task: CountTask) -> Counts:
 
 def step_clues(base: Counts, head: Counts) -> Iterator[Clue]:
     """What steps do more or less often; the same on several paths is told once."""
-    told: dict[tuple[str, str, float], list[str]] = defaultdict(list)
-    sides: dict[tuple[str, str, float], tuple[float, float]] = {}
-    for path in _WHERE:
-        if path not in base.paths or path not in head.paths:
-            continue
-        before, after = base.paths[path], head.paths[path]
-        for kind in _KINDS:
-            for name, old, new in _changed(before[kind], after[kind]):
-                told[kind, name, new - old].append(path)
-                sides.setdefault((kind, name, new - old), (old, new))
-        yield from _python(before.get("lines", {}), after.get("lines", {}), path)
-    for (kind, name, change), paths in told.items():
-        us, words = _KINDS[kind]
-        old, new = sides[kind, name, change]
-        where = ", ".join(_WHERE[path] for path in paths)
-        more = more_or_less(old, new, "time", "times")
-        text = f"{words.format(name)} {more} a step ({where})"
-        yield Clue(Source.COUNTERS, name, f"{kind} a step", old, new, text, change * us)
+    found: dict[str, list[str]] = defaultdict(list)
+    clues: dict[str, Clue] = {}
+    for path, where in _WHERE.items():
+        if path in base.paths and path in head.paths:
+            for one in _path_clues(base.paths[path], head.paths[path]):
+                clues.setdefault(one.sentence, one)
+                found[one.sentence].append(where)
+    for sentence, one in clues.items():
+        yield replace(one, sentence=f"{sentence} ({', '.join(found[sentence])})")
 
 
-def _python(base: Mapping[str, float], head: Mapping[str, float], path: str) -> Iterator[Clue]:
-    """More or fewer lines of Python, with the functions that changed the most."""
-    before, after = (sum(side.values()) for side in (base, head))
-    if before == after:
-        return
-    sign = 1 if after > before else -1
-    most = sorted(((sign * (new - old), name) for name, old, new in _changed(base, head)))
-    named = ", ".join(f"{name} {number(one)}" for one, name in most[: -_SHOWN - 1 : -1] if one > 0)
-    more = more_or_less(before, after, "line of Python", "lines of Python")
-    text = f"The engine runs {more} a step: {named} ({_WHERE[path]})"
-    name, cost_us = "Python of the engine", (after - before) * _LINE_US
-    yield Clue(Source.COUNTERS, name, "lines a step", before, after, text, cost_us)
+def _path_clues(base: PathCounts, head: PathCounts) -> Iterator[Clue]:
+    for kind, (us, words) in _KINDS.items():
+        for name, old, new in _changed(base[kind], head[kind]):
+            text = f"{words.format(name)} {more_or_less(old, new, 'time', 'times')} a step"
+            yield Clue(
+                *(Source.COUNTERS, name, f"{kind} a step", old, new, text), cost_us=us * (new - old)
+            )
+    lines = base.get("lines", {}), head.get("lines", {})
+    old, new = (sum(side.values()) for side in lines)
+    if old != new:
+        # Functions that changed the most are named.
+        sign = 1 if new > old else -1
+        most = sorted((sign * (before - after), name) for name, before, after in _changed(*lines))
+        named = ", ".join(f"{name} {number(-one)}" for one, name in most[:_SHOWN] if one < 0)
+        more = more_or_less(old, new, "line of Python", "lines of Python")
+        text, name = f"The engine runs {more} a step: {named}", "Python of the engine"
+        cost_us = _LINE_US * (new - old)
+        yield Clue(Source.COUNTERS, name, "lines a step", old, new, text, cost_us)
 
 
 def _changed(
@@ -165,26 +165,15 @@ def _changed(
             yield name, before, after
 
 
-def figure_clues(
-    base: Mapping[str, Mapping[str, Any]], head: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Clue]:
-    """What compiled kernels differ in; of the variants of a function, the one with the most."""
-
-    def by_function(side: Mapping[str, Mapping[str, Any]]) -> Mapping[str, list[Mapping[str, Any]]]:
-        found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-        for name, figures in side.items():
-            found[name.partition("-")[0]].append(figures)
-        return found
-
-    olds, news = by_function(base), by_function(head)
-    for function in olds.keys() & news.keys():
+def figure_clues(base: Figures, head: Figures) -> Iterator[Clue]:
+    """What the kernels of a name compile to at one end and not at the other."""
+    for kernel in sorted(base.keys() & head.keys()):
         for figure, (us, words, noun) in _COMPILED.items():
-            before, after = (max(one[figure] for one in side[function]) for side in (olds, news))
-            if before != after:
-                more = words.format(more_or_less(before, after, noun, f"{noun}s"))
-                text, what = f"{function} {more}", figure.replace("_", " ")
-                cost_us = (after - before) * us
-                yield Clue(Source.KERNELS, function, what, before, after, text, cost_us)
+            old, new = base[kernel][figure], head[kernel][figure]
+            if old != new:
+                text = f"{kernel} {words.format(more_or_less(old, new, noun, f'{noun}s'))}"
+                what, cost_us = figure.replace("_", " "), us * (new - old)
+                yield Clue(Source.KERNELS, kernel, what, old, new, text, cost_us)
 
 
 def count(task: CountTask) -> Counts:
@@ -193,25 +182,18 @@ def count(task: CountTask) -> Counts:
     import engine
 
     if not Path(str(engine.__file__)).is_relative_to(task.folder):
-        counts.failures["engine"] = "it has no engine to import"
+        counts.failures.append("it has no engine to import.")
         return counts
-    for name in task.paths:
-        with _noted(counts, name):
-            counts.paths[name] = _path_counts(name, task)
-    if task.has_kernels or task.compiled:
-        with _noted(counts, "kernels"):
-            _add_kernels(counts, task)
+    for what in (*task.paths, *["kernels"] * (task.has_kernels or bool(task.compiled))):
+        try:
+            if what == "kernels":
+                _add_kernels(counts, task)
+            else:
+                counts.paths[what] = _path_counts(what, task)
+        except Exception as error:  # whatever an engine of any age may raise
+            why = " ".join(str(error).split()).rstrip(".")
+            counts.failures.append(f"{what}: {type(error).__name__}: {why}.")
     return counts
-
-
-@contextmanager
-def _noted(counts: Counts, what: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # whatever an engine of any age may raise
-        said = " ".join(str(error).split())
-        is_ours = isinstance(error, BenchError)
-        counts.failures[what] = said if is_ours else f"{type(error).__name__}: {said}"
 
 
 def _path_counts(path: str, task: CountTask) -> dict[str, dict[str, float]]:
@@ -276,7 +258,10 @@ def _add_kernels(counts: Counts, task: CountTask) -> None:
         content = repr((kernel.source.hash(), sorted(kernel.options.items())))
         counts.kernels[kernel.name] = hashlib.sha256(content.encode()).hexdigest()[:16]
     wanted = [kernel for kernel in kernels if kernel.name in task.compiled]
-    counts.figures = {one.name: compile_kernel(one).figures() for one in wanted}
+    for kernel in wanted:
+        made = compile_kernel(kernel).figures()
+        most = counts.figures.setdefault(kernel.name.partition("-")[0], dict.fromkeys(_COMPILED, 0))
+        most |= {figure: max(value, made[figure]) for figure, value in most.items()}
 
 
 if __name__ == "__main__":

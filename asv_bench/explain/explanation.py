@@ -247,7 +247,7 @@ class Explanation:
             "answer": self.answer(),
             "differences": list(map(asdict, self.clues)),
             "explained": self.explained,
-            "changes": self.files and self.files.to_json(),
+            "changes": self.files and asdict(self.files),
             "traced": self.traces and self.traces.to_json(),
             "looked_at": self.looked_at,
         }

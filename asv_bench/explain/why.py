@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from asv_bench.errors import BenchError
 from asv_bench.explain.clue import Source, cell_clues
@@ -25,7 +24,7 @@ _SHOWN, _KEPT, _COUNTED = 3, 20, 2
 class CommitFiles:
     """What was committed between two ends, and what came of it; counts are of all."""
 
-    commits: tuple[Commit, ...]  # that touch what is measured, the newest first
+    commits: tuple[str, ...]  # that touch what is measured, the newest first, with their authors
     commit_count: int
     files: tuple[str, ...]  # with the lines added and removed, those with the most lines first
     file_count: int
@@ -35,24 +34,15 @@ class CommitFiles:
         if not self.files:
             yield "No file differs in what is measured."
             return
-        more = self.file_count - _SHOWN
         count = "1 file differs" if self.file_count == 1 else f"{self.file_count} files differ"
-        files = ", ".join(self.files[:_SHOWN])
-        yield f"{count}: {files}{f' and {more} more' if more > 0 else ''}."
-        commits = [
-            f"{one.short} {one.subject}{f' ({one.author})' if one.author else ''}"
-            for one in self.commits[:_SHOWN]
-        ]
-        if (more := self.commit_count - _SHOWN) > 0:
-            commits.append(f"{more} more")
-        if commits:
-            is_one = self.commit_count == 1
+        more = self.file_count - _SHOWN
+        files = ", ".join(self.files[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        yield f"{count}: {files}."
+        if self.commits:
+            is_one, more = self.commit_count == 1, self.commit_count - _SHOWN
             count = "One commit lies" if is_one else f"{self.commit_count} commits lie"
+            commits = [*self.commits[:_SHOWN], *[f"{more} more"] * (more > 0)]
             yield f"{count} between: {'; '.join(commits)}."
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as JSON-ready values."""
-        return {**asdict(self), "commits": [commit.to_json() for commit in self.commits]}
 
 
 def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles | None:
@@ -83,7 +73,10 @@ def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles
         lines = int(added) + int(removed) if is_text else 0
         files.append((lines, f"{path} (+{added} -{removed})" if is_text else path))
     names = [name for _, name in sorted(files, key=lambda one: -one[0])]
-    commits = tuple(new.commits(hashes[:_KEPT]).values())
+    commits = tuple(
+        f"{one.short} {one.subject}{f' ({one.author})' if one.author else ''}"
+        for one in new.commits(hashes[:_KEPT]).values()
+    )
     return CommitFiles(commits, len(hashes), tuple(names[:_KEPT]), len(names))
 
 

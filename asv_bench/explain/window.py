@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,13 +23,11 @@ from asv_bench.output.record import REPOSITORY
 from asv_bench.process.environment import borrowed_paths, search_path
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.run.settings import NVTX_VARIABLE
-from asv_bench.workloads.drive import run_requests
 from asv_bench.workloads.named import Workload, workload_named
 
 if TYPE_CHECKING:
     from engine import Engine, TokenEvent
 
-WARM_UP_TOKENS = 8
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 Answer = TypeVar("Answer")
 
@@ -60,7 +57,6 @@ class Decoded:
 
     steps: int
     decode: str
-    step_us: float  # of a step without a profiler, on as many steps of other requests
     context: float  # mean tokens that a sequence attended to
     bytes: dict[Role, float]  # that each part of a step must read
 
@@ -110,7 +106,7 @@ def ask_engine(
 
 def decode_window(window: Window) -> Decoded:
     """Decode the window, in the middle of the requests and so long that the batch stays full."""
-    from engine import Engine, SamplingParams
+    from engine import Engine
 
     workload = window.shape()
     config = workload.engine_config(
@@ -118,41 +114,8 @@ def decode_window(window: Window) -> Decoded:
     )
     engine = Engine(config)
     prompts = workload.prompts(engine.model_config.vocab_size)
-    warm_up_tokens = min(WARM_UP_TOKENS, workload.new_tokens)
-    warm = SamplingParams(max_new_tokens=warm_up_tokens, ignore_eos=True)
-    run_requests(engine, prompts, [warm] * len(prompts))
-
     shortest = min(new for _, new in workload.requests)
     steps = min(window.steps, max(1, shortest // 2))
-    skip = (shortest - steps) // 2
-    requests = _submit(engine, workload, prompts)
-    _decode(engine, skip)
-    started = time.perf_counter()
-    _decode(engine, steps)
-    step_us = 1e6 * (time.perf_counter() - started) / steps
-    for request in requests:
-        engine.abort(request)
-    while engine.has_unfinished:
-        engine.step()
-    requests = _submit(engine, workload, prompts)
-    _decode(engine, skip)
-    with traced(window.device, window.trace):
-        events = _decode(engine, steps)
-    lengths = dict(zip(requests, map(len, prompts), strict=True))
-    # The step that makes token t after a prompt of p tokens attends to p + t. Tokens are read a
-    # step or two late, which is next to nothing of a context.
-    context = statistics.fmean(lengths[one.request_id] + one.index for one in events)
-    read = role_bytes(
-        engine.model_config,
-        dtype=str(engine.dtype).removeprefix("torch."),
-        batch_size=workload.resident,
-        mean_context=context,
-    )
-    return Decoded(steps, engine.decode_mode, step_us, context, read)
-
-
-def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) -> list[int]:
-    """Submit all requests, step until all that fit in the batch decode, and return their ids."""
     requests = [
         engine.submit(prompt, workload.sampling_params(index))
         for index, prompt in enumerate(prompts)
@@ -165,8 +128,21 @@ def _submit(engine: Engine, workload: Workload, prompts: Sequence[list[int]]) ->
                 f"is no window to profile."
             )
         decoding.update(event.request_id for event in engine.step() if event.index > 0)
-    _decode(engine, 0)
-    return requests
+    # Those before the window warm up.
+    _decode(engine, (shortest - steps) // 2)
+    with traced(window.device, window.trace):
+        events = _decode(engine, steps)
+    lengths = dict(zip(requests, map(len, prompts), strict=True))
+    # The step that makes token t after a prompt of p tokens attends to p + t. Tokens are read a
+    # step or two late, which is next to nothing of a context.
+    context = statistics.fmean(lengths[one.request_id] + one.index for one in events)
+    read = role_bytes(
+        engine.model_config,
+        dtype=str(engine.dtype).removeprefix("torch."),
+        batch_size=workload.resident,
+        mean_context=context,
+    )
+    return Decoded(steps, engine.decode_mode, context, read)
 
 
 def _decode(engine: Engine, steps: int) -> list[TokenEvent]:

@@ -122,7 +122,7 @@ def test_parts_of_a_fused_step_are_set_against_the_bandwidth(is_joined: bool) ->
         for step in range(2)
         for place, name in enumerate(names)
     ]
-    decoded = Decoded(2, "graph", 98.7, context=257.0, bytes=dict.fromkeys(Role, 8e6))
+    decoded = Decoded(2, "graph", context=257.0, bytes=dict.fromkeys(Role, 8e6))
     table = role_table(decoded, work, Bandwidth(4e12, 1, [1.0]))
     assert table is not None
     rows = {row["part"]: row for row in table.to_json()}
@@ -143,7 +143,6 @@ def test_a_window_lies_in_the_middle_of_its_requests_with_all_of_them_running(
     shape = WINDOW.shape()
     steps = shape.new_tokens // 2
     assert (decoded.steps, decoded.decode) == (steps, "eager")
-    assert 0 < decoded.step_us < 1e6
     assert decoded.context == pytest.approx(shape.mean_context, abs=2)
     operators = {entry.name: entry.calls for entry in read_traces(path)[0].work}
     # Two layers have five layer norms a step: there is nothing but these steps in the trace.
@@ -173,7 +172,7 @@ def test_end_to_end_on_a_cpu(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output + repr(done.exception)
     for words in (
         "Time per operator: decode=eager (3 steps)",
-        "Without a profiler a step takes",
+        "Tracing makes gaps longer",
         "aten::addmm",
     ):
         assert words in done.output
