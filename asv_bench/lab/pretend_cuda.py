@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -79,28 +79,28 @@ class Traffic:
     def clear(self) -> None:
         """Begin again at zero."""
         for one in fields(self):
-            fresh = one.default if one.default_factory is MISSING else one.default_factory()
-            setattr(self, one.name, fresh)
+            setattr(self, one.name, getattr(Traffic(), one.name))
 
     def to_device(self, source: torch.Tensor) -> None:
         """Note a copy from the host."""
-        self.on_current_stream()
         self.copies_to_device += 1
         self.bytes_to_device += source.nbytes
+        _note_stream()
 
     def to_host(self, source: torch.Tensor) -> None:
         """Note a copy to the host."""
-        self.on_current_stream()
         self.copies_to_host += 1
         self.bytes_to_host += source.nbytes
-
-    def on_current_stream(self) -> None:
-        """Note that something was launched there."""
-        if not _capturing:
-            self.streams.add(_current_stream)
+        _note_stream()
 
 
 _traffic = Traffic()
+
+
+def _note_stream() -> None:
+    """Note that something was launched on the current stream; in a capture nothing is."""
+    if not _capturing:
+        _traffic.streams.add(_current_stream)
 
 
 class PretendTensor(torch.Tensor):
@@ -151,33 +151,22 @@ class PretendTensor(torch.Tensor):
         """Find the result's shape, and refuse or note what a GPU would refuse or wait for."""
         kwargs = dict(kwargs or {})
         name: str = func.overloadpacket.__name__
-        if name == "copy_" and _note_copy(args[0], args[1]):
-            return args[0]
         if name in _READS_A_VALUE:
             _traffic.to_host(args[0])
             return torch.zeros((), dtype=args[0].dtype).item()
         if name != "copy_":
             _check_places(name, args)
+        elif not isinstance(args[0], PretendTensor):
+            _traffic.to_host(args[1])
+            return args[0].zero_()
+        elif not isinstance(args[1], PretendTensor):
+            _traffic.to_device(args[1])
+            return args[0]
         if "device" in kwargs:
             kwargs["device"] = _META
         outputs = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
-        if name.endswith("_"):
-            # In place: what came in is what goes out.
-            return args[0]
-        return tree_map(_wrapped, outputs)
-
-
-def _note_copy(target: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether a copy crosses; then it is noted, and what arrives on the host is zeros."""
-    to_device = isinstance(target, PretendTensor)
-    if to_device == isinstance(source, PretendTensor):
-        return False
-    if to_device:
-        _traffic.to_device(source)
-    else:
-        _traffic.to_host(source)
-        target.zero_()
-    return True
+        # In place what came in is what goes out.
+        return args[0] if name.endswith("_") else tree_map(_wrapped, outputs)
 
 
 def _check_places(name: str, args: Sequence[Any]) -> None:
@@ -295,7 +284,7 @@ class _Done:
 
     def replay(self) -> None:
         """Note that a graph was launched."""
-        _traffic.on_current_stream()
+        _note_stream()
         _traffic.graph_replays += 1
 
 
@@ -348,7 +337,7 @@ def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
 
     def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         if not warmup:
-            _traffic.on_current_stream()
+            _note_stream()
             _traffic.launches.append(Launch(kernel, grid, arguments, options))
         # What a launcher may ask of a kernel that it had compiled: nothing was.
         metadata = SimpleNamespace(num_warps=options.get("num_warps", 4), shared=0)
@@ -406,23 +395,14 @@ class OperatorLedger(TorchDispatchMode):
         outputs = func(*args, **kwargs)
         self.operators += 1
         self.by_name[str(func.overloadpacket).replace(".", "::", 1)] += 1
-        held = {_memory(one) for one in _tensors((args, kwargs))}
-        for made in _tensors(outputs):
-            if _memory(made) not in held:
-                held.add(_memory(made))
-                self.new_tensors += 1
-                self.new_bytes += _stand_in(made).untyped_storage().nbytes()
+        held, made = _memories((args, kwargs)), _memories(outputs)
+        self.new_tensors += len(made.keys() - held)
+        self.new_bytes += sum(made[one] for one in made.keys() - held)
         return outputs
 
 
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
-
-
-def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.stand_in if isinstance(tensor, PretendTensor) else tensor
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """What names a tensor's memory; views of one another have one name."""
-    return int(_stand_in(tensor).untyped_storage()._cdata)
+def _memories(tree: Any) -> dict[int, int]:
+    """The bytes of the memory in which tensors lie; views of one another share its name."""
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    stored = [getattr(one, "stand_in", one).untyped_storage() for one in tensors]
+    return {one._cdata: one.nbytes() for one in stored}
