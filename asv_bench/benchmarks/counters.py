@@ -11,7 +11,6 @@ from dataclasses import fields
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.step_counters import BLOCK_SIZE, PATHS, count_steps
 
 from .sharing import Figures, Samples, SharesRuns, shared
@@ -59,11 +58,7 @@ class Kernels(SharesRuns):
         from asv_bench.lab.compiled import compile_kernel
         from asv_bench.lab.launched_kernels import launched_kernels
 
-        try:
-            launched = launched_kernels(batch_sizes=(KERNEL_BATCH,))
-        except MeasurementFailed as error:
-            # Engines of older commits launch kernels that today's ruler does not name.
-            raise SkipNotImplemented(str(error)) from error
+        launched = launched_kernels(KERNEL_BATCH).values()
         compiled = [compile_kernel(one).figures() for one in launched]
         return {
             "instructions": sum(one["instructions"] for one in compiled),

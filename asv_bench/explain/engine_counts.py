@@ -6,7 +6,6 @@ asv_bench.explain.engine_counts '{"folder": ...}'` with that engine first on the
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections import Counter, defaultdict
@@ -77,7 +76,7 @@ class Counts(msgspec.Struct):
     """An answer; `failures` says what could not be counted, and why."""
 
     paths: dict[str, dict[str, dict[str, float]]] = {}
-    kernels: dict[str, str] = {}  # a hash of what is compiled, by the kernel's name
+    kernels: list[str] = []  # that a Hopper GPU would run, see `LaunchedKernel.key`
     figures: dict[str, dict[str, int]] = {}  # of compiled kernels, see `Figures`
     failures: list[str] = []
 
@@ -103,9 +102,8 @@ def count_ends(
     old, new = (side.kernels for side in sides)
     if old and new:
         for folder, mine, other in ((base, old, new), (head, new, old)):
-            names = tuple(name for name, one in mine.items() if other.get(name) != one)
-            task = CountTask(str(folder), compiled=names)
-            sides.append(_asked(task) if names else Counts())
+            own = tuple(key for key in mine if key not in other)
+            sides.append(_asked(CountTask(str(folder), compiled=own)) if own else Counts())
     notes = [
         f"Not all of the {end} could be counted: {why}"
         for end, side in zip(("base", "head") * 2, sides, strict=False)
@@ -252,15 +250,11 @@ def _add_kernels(counts: Counts, task: CountTask) -> None:
     from asv_bench.lab.compiled import compile_kernel
     from asv_bench.lab.launched_kernels import launched_kernels
 
-    kernels = launched_kernels(batch_sizes=(_KERNEL_BATCH,))
-    for kernel in kernels:
-        # All that decides what a kernel compiles to.
-        content = repr((kernel.source.hash(), sorted(kernel.options.items())))
-        counts.kernels[kernel.name] = hashlib.sha256(content.encode()).hexdigest()[:16]
-    wanted = [kernel for kernel in kernels if kernel.name in task.compiled]
-    for kernel in wanted:
-        made = compile_kernel(kernel).figures()
-        most = counts.figures.setdefault(kernel.name.partition("-")[0], dict.fromkeys(_COMPILED, 0))
+    kernels = launched_kernels(_KERNEL_BATCH)
+    counts.kernels = list(kernels)
+    for key in task.compiled:
+        made = compile_kernel(kernels[key]).figures()
+        most = counts.figures.setdefault(kernels[key].name, dict.fromkeys(_COMPILED, 0))
         most |= {figure: max(value, made[figure]) for figure, value in most.items()}
 
 

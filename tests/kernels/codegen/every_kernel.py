@@ -23,13 +23,7 @@ from triton.compiler import ASTSource
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.lab.compiled import CompiledKernel, compile_kernel, require_compiler
-from asv_bench.lab.launched_kernels import (
-    LaunchedKernel,
-    distinct,
-    engine_launches,
-    launched_kernels,
-    pretended,
-)
+from asv_bench.lab.launched_kernels import engine_launches, pretended
 from asv_bench.lab.pretend_cuda import HOPPER, Launch
 from engine.fused.step import FusedDecode
 from engine.kv.memory import KVCache
@@ -40,6 +34,7 @@ from engine.transport.device_rows import DeviceRows
 from engine.transport.token_slots import TokenSlots
 from kernels.attention.fused import fused_attention
 from kernels.tiles.variants import KernelVariant, kernel_variants
+from tests.kernels.codegen.named_kernels import NamedKernel, distinct, engine_kernels
 
 AMPERE = (8, 0)
 BATCH_SIZES = (256, 1)
@@ -52,14 +47,14 @@ FAMILY_MODELS = ("llama-3.2-1b", "qwen3-0.6b", "qwen3-8b")
 maps."""
 FAMILY_ROWS = (1, 64, 256)
 _PLAIN = ("linear_tiles", "decode_attention_append", "head_tiles")
-_known: list[LaunchedKernel] = []
+_known: list[NamedKernel] = []
 """In a worker: every kernel."""
 
 
-def every_kernel() -> list[LaunchedKernel]:
+def every_kernel() -> list[NamedKernel]:
     """All that this project compiles for a GPU. Raises Refused under Triton's interpreter."""
     return [
-        *launched_kernels(BATCH_SIZES),
+        *engine_kernels(BATCH_SIZES),
         *plain_kernels(),
         *wide_head_kernels(),
         *family_kernels(),
@@ -67,20 +62,20 @@ def every_kernel() -> list[LaunchedKernel]:
     ]
 
 
-def plain_kernels() -> list[LaunchedKernel]:
+def plain_kernels() -> list[NamedKernel]:
     """What other GPUs launch where Hopper has kernels of its own."""
     launches = engine_launches(PLAIN_BATCH_SIZE, AMPERE)
-    return distinct((one, None) for one, _ in launches if one.name in _PLAIN)
+    return distinct((one, None) for one in launches if one.name in _PLAIN)
 
 
-def wide_head_kernels() -> list[LaunchedKernel]:
+def wide_head_kernels() -> list[NamedKernel]:
     """The ring of attention for 32/8 heads of 128, which GPT-2 has not: for 1 to 64 sequences."""
     return distinct(_wide_head_launches())
 
 
 def family_kernels(
     models: Iterable[str] = FAMILY_MODELS, rows: Sequence[int] = FAMILY_ROWS
-) -> list[LaunchedKernel]:
+) -> list[NamedKernel]:
     """What fused steps of so many rows of Llama-like models launch, on Hopper and on Ampere GPUs.
 
     On the latter only those of the last model.
@@ -99,7 +94,7 @@ def family_kernels(
     return kernels
 
 
-def described_kernel(variant: KernelVariant) -> LaunchedKernel:
+def described_kernel(variant: KernelVariant) -> NamedKernel:
     """A kernel as a launch would specialise it that its description stands for."""
     names = variant.kernel.arg_names
     source = ASTSource(
@@ -110,8 +105,8 @@ def described_kernel(variant: KernelVariant) -> LaunchedKernel:
     )
     options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
     dependent = bool(variant.constants.get("PDL"))
-    return LaunchedKernel(
-        variant.name, variant.family, variant.dtype, source, options, is_dependent=dependent
+    return NamedKernel(
+        variant.name, source, options, variant.family, variant.dtype, is_dependent=dependent
     )
 
 
@@ -163,7 +158,7 @@ def _step_launches(
 
 
 def compile_all(
-    kernels: Sequence[LaunchedKernel], console: Console
+    kernels: Sequence[NamedKernel], console: Console
 ) -> tuple[list[CompiledKernel], list[str]]:
     """Compile kernels on all cores; returns those that compile, and a sentence of each other.
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from asv_bench.lab.compiled import CompiledKernel, Instruction
-from asv_bench.lab.launched_kernels import LaunchedKernel
+from tests.kernels.codegen.named_kernels import NamedKernel
 
 TENSOR_CORE = re.compile(r"(HMMA|HGMMA)\b")
 ASYNC_COPY = re.compile(r"(LDGSTS|UTMALDG)\b")
@@ -61,7 +61,7 @@ class KernelFigures:
     compile_s: float = 0.0
 
 
-def figures_of(kernel: LaunchedKernel, compiled: CompiledKernel) -> KernelFigures:
+def figures_of(kernel: NamedKernel, compiled: CompiledKernel) -> KernelFigures:
     code, counters = compiled.code, compiled.figures()
     loops, early = in_loops(code), before(code, DEPENDENCY_WAIT)
     return KernelFigures(

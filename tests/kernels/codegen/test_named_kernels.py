@@ -10,11 +10,11 @@ import pytest
 from tests.fresh_python import forked_python
 
 EVERY_BUCKET = """
-from asv_bench.lab.launched_kernels import launched_kernels
+from tests.kernels.codegen.named_kernels import engine_kernels
 from engine.worker.decode_graphs import bucket_sizes
 from kernels.tiles.table import committed_table
 
-kernels = launched_kernels((256, 1))
+kernels = engine_kernels((256, 1))
 hopper = names = [one.name for one in kernels]
 assert len(set(names)) == len(names), names
 launched = {name.split("-")[0] for name in names}
@@ -97,16 +97,16 @@ def test_every_kernel_of_every_bucket_gpu_and_family_is_there_as_the_tables_say(
 
 CHANGED_TILE = """
 import dataclasses
-from asv_bench.lab import launched_kernels
+from tests.kernels.codegen import named_kernels
 from kernels.tiles import table as tiles
 table = tiles.committed_table()
 taller = dataclasses.replace(table.tiles(8).attention_out, block_m=16)
 changed = table.with_tile(table.place(8), "attention_out", taller)
 tiles.committed_table = lambda: changed
-kernels = launched_kernels.launched_kernels(batch_sizes=(8,))
+kernels = named_kernels.engine_kernels((8,))
 print(*(one.name for one in kernels if "N768-K768" in one.name))
-del launched_kernels._KERNELS["pick_tokens"]
-launched_kernels.launched_kernels(batch_sizes=(1,))
+del named_kernels._KERNELS["pick_tokens"]
+named_kernels.engine_kernels((1,))
 """
 
 
