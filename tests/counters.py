@@ -141,7 +141,7 @@ def count_kernels(console: Console) -> dict[str, Mapping[str, Any]]:
     compiled, failures = compile_all(every_kernel(), console)
     if failures:
         raise MeasurementFailed("; ".join(failures))
-    return {one.name: one.figures() for one in compiled}
+    return {one.name: one.figures for one in compiled}
 
 
 def broken_rules(steps: Counters) -> Iterator[str]:

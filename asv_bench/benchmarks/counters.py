@@ -59,7 +59,7 @@ class Kernels(SharesRuns):
         from asv_bench.lab.launched_kernels import launched_kernels
 
         launched = launched_kernels(KERNEL_BATCH).values()
-        compiled = [compile_kernel(one).figures() for one in launched]
+        compiled = [compile_kernel(one).figures for one in launched]
         return {
             "instructions": sum(one["instructions"] for one in compiled),
             "most_registers": max(one["registers"] for one in compiled),

@@ -253,7 +253,7 @@ def _add_kernels(counts: Counts, task: CountTask) -> None:
     kernels = launched_kernels(_KERNEL_BATCH)
     counts.kernels = list(kernels)
     for key in task.compiled:
-        made = compile_kernel(kernels[key]).figures()
+        made = compile_kernel(kernels[key]).figures
         most = counts.figures.setdefault(kernels[key].name, dict.fromkeys(_COMPILED, 0))
         most |= {figure: max(value, made[figure]) for figure, value in most.items()}
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,19 +18,8 @@ from asv_bench.errors import MeasurementFailed, Refused
 if TYPE_CHECKING:
     from asv_bench.lab.launched_kernels import LaunchedKernel
 
-_INSTRUCTION = re.compile(
-    r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);", re.M
-)
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)", re.M)
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One machine instruction: its address, its name with modifiers, and its operands."""
-
-    address: int
-    name: str
-    operands: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +28,9 @@ class CompiledKernel:
 
     name: str
     ptx: str
-    cubin: bytes
-    shared_bytes: int
+    listing: str  # of its machine code
     seconds: float
-    code: tuple[Instruction, ...]
-    registers: int
-    local_bytes: int  # of stack and local memory
-
-    def figures(self) -> dict[str, Any]:
-        """What is counted of it, as JSON-ready values."""
-        spills = sum(one.name.partition(".")[0] in ("LDL", "STL") for one in self.code)
-        return {
-            "registers": self.registers,
-            "spill_instructions": spills,
-            "stack_bytes": self.local_bytes,
-            "shared_bytes": self.shared_bytes,
-            "instructions": len(self.code),
-            "cubin": hashlib.sha256(self.cubin).hexdigest()[:16],
-        }
+    figures: Mapping[str, Any]  # what is counted of it, as JSON-ready values
 
 
 def compile_kernel(kernel: LaunchedKernel) -> CompiledKernel:
@@ -86,17 +61,22 @@ def compile_kernel(kernel: LaunchedKernel) -> CompiledKernel:
         seconds = sum(os.times()[:4]) - started
         path = Path(folder, "kernel.cubin")
         path.write_bytes(made.asm["cubin"])
-        listed = _dumped(path)
-    code, resources = parse_sass(listed), _RESOURCES.search(listed)
+        listing = _dumped(path)
+    code, resources = _INSTRUCTION.findall(listing), _RESOURCES.search(listing)
     if resources is None or not code:
         raise MeasurementFailed(
             "cuobjdump must print a kernel's instructions and resource usage, in a form known here"
         )
     registers, stack, local = map(int, resources.groups())
-    asm, shared = made.asm, made.metadata.shared
-    return CompiledKernel(
-        *(kernel.name, asm["ptx"], asm["cubin"], shared, seconds, code, registers, stack + local)
-    )
+    figures = {
+        "registers": registers,
+        "spill_instructions": sum(one in ("LDL", "STL") for one in code),
+        "stack_bytes": stack + local,
+        "shared_bytes": made.metadata.shared,
+        "instructions": len(code),
+        "cubin": hashlib.sha256(made.asm["cubin"]).hexdigest()[:16],
+    }
+    return CompiledKernel(kernel.name, made.asm["ptx"], listing, seconds, figures)
 
 
 def require_compiler() -> None:
@@ -110,14 +90,6 @@ def target() -> Any:
     from triton.backends.compiler import GPUTarget
 
     return GPUTarget("cuda", 90, 32)
-
-
-def parse_sass(text: str) -> tuple[Instruction, ...]:
-    """The instructions in a listing."""
-    return tuple(
-        Instruction(int(address, 16), name, operands.strip())
-        for address, name, operands in _INSTRUCTION.findall(text)
-    )
 
 
 def _dumped(cubin: Path) -> str:

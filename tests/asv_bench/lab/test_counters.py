@@ -155,7 +155,7 @@ from tests.kernels.codegen.every_kernel import described_kernel
 good = next(v for v in kernel_variants() if v.name == "decode-serial-gpt2-fp16")
 bad = dataclasses.replace(good, constants={**good.constants, "BLOCK_N": 256}, num_warps=1)
 compiled = [compile_kernel(described_kernel(one)) for one in (good, bad)]
-print(json.dumps([{one.name: one.figures()} for one in compiled]))
+print(json.dumps([{one.name: one.figures} for one in compiled]))
 """
 
 

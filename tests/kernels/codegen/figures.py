@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from asv_bench.lab.compiled import CompiledKernel, Instruction
+from asv_bench.lab.compiled import CompiledKernel
 from tests.kernels.codegen.named_kernels import NamedKernel
 
 TENSOR_CORE = re.compile(r"(HMMA|HGMMA)\b")
@@ -26,6 +26,20 @@ _SUM = re.compile(r"add\.s32\s+(%r\d+), %r\d+, (\d+);")
 _PLACE = r"\[\s*(%r\d+)(?:\s*\+\s*(\d+))?\s*\]"
 _BARRIER = re.compile(r"mbarrier\.init\.shared::cta\.b64 " + _PLACE)
 _SHARED_STORE = re.compile(r"\bst\.shared[.\w]*\s+" + _PLACE)
+
+_INSTRUCTION = re.compile(
+    r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);", re.M
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One machine instruction: its address, its name with modifiers, and its operands."""
+
+    address: int
+    name: str
+    operands: str
+
 
 Code = tuple[Instruction, ...]
 
@@ -62,7 +76,7 @@ class KernelFigures:
 
 
 def figures_of(kernel: NamedKernel, compiled: CompiledKernel) -> KernelFigures:
-    code, counters = compiled.code, compiled.figures()
+    code, counters = parse_sass(compiled.listing), compiled.figures
     loops, early = in_loops(code), before(code, DEPENDENCY_WAIT)
     return KernelFigures(
         name=kernel.name,
@@ -84,6 +98,14 @@ def figures_of(kernel: NamedKernel, compiled: CompiledKernel) -> KernelFigures:
         float_atomics=len(FLOAT_ATOMIC.findall(compiled.ptx)),
         stores_on_barriers=stores_on_barriers(compiled.ptx),
         compile_s=round(compiled.seconds, 3),
+    )
+
+
+def parse_sass(text: str) -> Code:
+    """The instructions in a listing."""
+    return tuple(
+        Instruction(int(address, 16), name, operands.strip())
+        for address, name, operands in _INSTRUCTION.findall(text)
     )
 
 

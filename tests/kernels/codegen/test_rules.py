@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from asv_bench.lab.compiled import parse_sass
 from tests.fresh_python import forked_python, fresh_python
 from tests.kernels.codegen.figures import (
     ASYNC_COPY,
@@ -22,6 +21,7 @@ from tests.kernels.codegen.figures import (
     KernelFigures,
     before,
     in_loops,
+    parse_sass,
     stores_on_barriers,
     widths,
 )
@@ -224,7 +224,7 @@ variants = [
 kernels = {v.name: described_kernel(v) for v in variants}
 compiled, failures = compile_all(list(kernels.values()), Console(stderr=True))
 again = compile_kernel(kernels[decode.name])
-assert again.figures() == compiled[0].figures(), "figures that do not repeat"
+assert again.figures == compiled[0].figures, "figures that do not repeat"
 for one in compiled:
     print(*violations(figures_of(kernels[one.name], one)), sep="\\n")
 print(*failures, sep="\\n")
