@@ -55,8 +55,7 @@ class Kernels(SharesRuns):
         _require_options("fuse")
 
     def run(self) -> Figures:
-        from asv_bench.lab.compiled import compile_kernel
-        from asv_bench.lab.launched_kernels import launched_kernels
+        from asv_bench.lab.launched_kernels import compile_kernel, launched_kernels
 
         launched = launched_kernels(KERNEL_BATCH).values()
         compiled = [compile_kernel(one).figures for one in launched]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.memory.bandwidth import device_ms, require_bandwidth
+from asv_bench.memory.bandwidth import device_ms, read_bandwidth
 from asv_bench.process.machine import has_cuda_gpu
 
 from .sharing import Figures, SharesRuns, median_s, shared
@@ -201,5 +201,7 @@ def measure_call(call: Callable[[], object], bytes_moved: int, shape: Shape) -> 
         # To flush takes so long that the replay is queued before the device comes to it.
         times_ms = device_ms(graph.replay, REPEATS, warmups=WARMUPS, before=flush.zero_)
     seconds = 1e-3 * statistics.median(times_ms)
-    floor = bytes_moved / require_bandwidth("cuda").bytes_per_second
+    bandwidth = read_bandwidth("cuda")
+    assert bandwidth is not None, "a GPU has one"
+    floor = bytes_moved / bandwidth.bytes_per_second
     return {"time": seconds, "time_over_floor": seconds / floor}

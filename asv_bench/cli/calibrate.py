@@ -9,7 +9,7 @@ import typer
 
 from asv_bench.cli.compare import plan_of
 from asv_bench.errors import Refused
-from asv_bench.lab.calibrating import Asked, Calibrating
+from asv_bench.lab.calibrating import Calibrating
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     MOST,
@@ -72,9 +72,10 @@ def calibrate(
     files = outputs.files()
     plan = plan_of(pairs).with_margin(how.margin / 100)
     subject = asked.choice(command, benchmark, how, near=(commit,)).subject("calibrate")
-    chosen = subject.resolve(commit or (*subject.labels, "HEAD")[0])
-    tried = Asked(chosen, commit, null, effects, limits, plan)
-    Calibrating(subject, tried, files, how).answer()
+    given = commit, subject.resolve(commit or (*subject.labels, "HEAD")[0])
+    Calibrating(
+        subject, given, plan, files, how, null=null, effects=effects, minutes=limits
+    ).answer()
 
 
 def numbers_of(option: str, text: str, what: str, below: float = math.inf) -> list[float]:

@@ -37,8 +37,6 @@ def run(
         typer.Option("--model", "--hf-model-id", help="Model (default: the device's own)."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
-    decode: Annotated[str, typer.Option(help="auto, eager or graph.")] = "auto",
     steps: Annotated[int, typer.Option(min=1, help="Decode steps in a window.")] = 64,
     quick: Annotated[bool, typer.Option("--quick", help="The workload scaled down.")] = False,
     profile_dir: Annotated[
@@ -57,8 +55,7 @@ def run(
         quick=quick,
         model=model or named.default_model(device, is_quick=quick),
         device=device,
-        dtype=dtype,
-        decode=decode,
+        dtype=named.default_dtype(device) if model is None else "auto",
         steps=steps,
     )
     path = (profile_dir or PROFILE_DIR).resolve() / window.shape().name / "torch.trace.json.gz"

@@ -247,8 +247,7 @@ def _engine_lines(folder: str) -> Iterator[Counter[str]]:
 
 
 def _add_kernels(counts: Counts, task: CountTask) -> None:
-    from asv_bench.lab.compiled import compile_kernel
-    from asv_bench.lab.launched_kernels import launched_kernels
+    from asv_bench.lab.launched_kernels import compile_kernel, launched_kernels
 
     kernels = launched_kernels(_KERNEL_BATCH)
     counts.kernels = list(kernels)

@@ -57,19 +57,19 @@ class TracePair:
 
     @property
     def base_us(self) -> float:
-        """Traced time of the base."""
-        return float(self._mean(self._spans)[0])
+        """Traced time of the base, at the pace of all traces."""
+        return float(self._mean(self._span)[0])
 
     @property
     def effect(self) -> float:
-        """Head over base, minus 1."""
-        before, after = self._mean(self._spans)
+        """Head over base, minus 1, at one pace."""
+        before, after = self._mean(self._span)
         return float(after / before - 1)
 
     @property
     def shows_effect(self) -> bool:
         """Whether the traces as a whole differ beyond their noise."""
-        return self._differ(self._spans)
+        return self._differ(self._span)
 
     def to_json(self) -> dict[str, Any]:
         """How long each trace took, as JSON-ready values."""

@@ -41,7 +41,6 @@ class Window:
     model: str
     device: str
     dtype: str = "auto"
-    decode: str = "auto"
     steps: int
     trace: str = ""  # where the trace goes
 
@@ -109,9 +108,7 @@ def decode_window(window: Window) -> Decoded:
     from engine import Engine
 
     workload = window.shape()
-    config = workload.engine_config(
-        window.model, device=window.device, dtype=window.dtype, decode=window.decode
-    )
+    config = workload.engine_config(window.model, device=window.device, dtype=window.dtype)
     engine = Engine(config)
     prompts = workload.prompts(engine.model_config.vocab_size)
     shortest = min(new for _, new in workload.requests)

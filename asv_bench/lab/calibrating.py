@@ -96,18 +96,6 @@ def are_sound(trials: Sequence[PlantedTrial]) -> bool:
     return alarms <= FALSE_ALARMS_ALLOWED * nulls and len(wrong) == alarms
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What `calibrate` is to try."""
-
-    commit: Commit
-    given: str | None  # what the user calls it
-    null: int  # comparisons of the commit with itself
-    effects: Sequence[float]  # to plant, as fractions
-    minutes: Sequence[float]  # of comparisons to come
-    plan: ComparisonPlan  # of every comparison; metrics may have margins of their own
-
-
 class Calibrating(Session):
     """Trials of a commit with itself and with slowdowns, from the first to the record.
 
@@ -118,25 +106,35 @@ class Calibrating(Session):
     """
 
     def __init__(
-        self, subject: DeclaredSubject, asked: Asked, files: TableFiles, how: MeasuringOptions
+        self,
+        subject: DeclaredSubject,
+        given: tuple[str | None, Commit],  # what the user calls the commit, and what it is
+        plan: ComparisonPlan,  # of every comparison; metrics may have margins of their own
+        files: TableFiles,
+        how: MeasuringOptions,
+        *,
+        null: int,  # comparisons of the commit with itself
+        effects: Sequence[float],  # to plant, as fractions
+        minutes: Sequence[float],  # of comparisons to come
     ) -> None:
-        self._asked = asked
+        self._given, self._commit = given
+        self._plan, self._null, self._effects, self._minutes = plan, null, effects, minutes
         self._planted: dict[str, Delay] = {}  # by the name of what has it
         self._trials: list[PlantedTrial] = []  # those that have a verdict
         self._is_interrupted = False
         settings = {
-            "null": asked.null,
-            "planted": asked.effects,
-            "minutes": asked.minutes,
-            "commit": asked.commit.to_json(),
+            "null": null,
+            "planted": effects,
+            "minutes": minutes,
+            "commit": self._commit.to_json(),
             "benchmarks": [metric.name for metric in subject.metrics],
-            "plan": asked.plan.to_json(),
+            "plan": plan.to_json(),
         }
         super().__init__("calibrate", settings, subject, files, how)
 
     def names(self) -> Sequence[str]:
         """See `Session`."""
-        return [self._asked.commit.hash]
+        return [self._commit.hash]
 
     def begin(self) -> list[str]:
         """See `Session`."""
@@ -147,7 +145,7 @@ class Calibrating(Session):
 
         def variant(name: str) -> Variant:
             if name in self._planted:
-                commit = self._subject.variant(self._asked.commit.hash)
+                commit = self._subject.variant(self._commit.hash)
                 return replace(commit, delay=self._planted[name])
             return self._subject.variant(name)
 
@@ -165,13 +163,12 @@ class Calibrating(Session):
 
     def _try_all(self, source: RoundSource) -> None:
         """Compare the commit with itself, then with what is slower by each effect."""
-        asked = self._asked
-        for number in range(asked.null):
-            name, ends = f"itself, {number + 1} of {asked.null}", (asked.commit.hash,) * 2
+        for number in range(self._null):
+            name, ends = f"itself, {number + 1} of {self._null}", (self._commit.hash,) * 2
             self._compare(source, name, ends, self._subject.metrics)
-        for metric in self._subject.metrics if asked.effects else ():
+        for metric in self._subject.metrics if self._effects else ():
             value = self._value_to_lengthen(metric, source)
-            for effect in asked.effects if value is not None else ():
+            for effect in self._effects if value is not None else ():
                 added = effect * (value or 0.0)
                 ends = self._delayed(metric, 0.0), self._delayed(metric, added)
                 self._compare(source, f"planted {percentage(effect, 1)}", ends, [metric], added)
@@ -179,13 +176,13 @@ class Calibrating(Session):
     def _delayed(self, metric: Metric, added: float) -> str:
         """The name of lives in which so much is added to a metric."""
         delay = Delay(added * SECONDS_OF[metric.unit], is_told=metric.name != WALL)
-        name = f"{self._asked.commit.hash} + {delay}"
+        name = f"{self._commit.hash} + {delay}"
         self._planted[name] = delay
         return name
 
     def _value_to_lengthen(self, metric: Metric, source: RoundSource) -> float | None:
         """The metric of one life; None, with a note, if no delay lengthens it."""
-        commit = self._asked.commit.hash
+        commit = self._commit.hash
         absence = source.prepare(commit).get(metric.name)
         if absence is not None:
             self._record.notes.append(f"{metric.name} is not measured: {absence.reason}")
@@ -223,7 +220,7 @@ class Calibrating(Session):
         added: float = 0.0,  # what the head's figure has more than the base's
     ) -> None:
         """Compare, and say and keep the trials."""
-        plan, begun = self._asked.plan, time.monotonic()
+        plan, begun = self._plan, time.monotonic()
         with Progress(self._console, name, plan.cap, "pairs at most") as progress:
 
             def on_pair(now: Headway, pairs: Mapping[str, Pair]) -> None:
@@ -249,12 +246,11 @@ class Calibrating(Session):
             self._trials.append(PlantedTrial(shown, planted, comparison, seconds, margin, own))
 
     def _plan_of(self, metric: Metric) -> ComparisonPlan:
-        plan = self._asked.plan
-        return plan if metric.margin is None else plan.with_margin(metric.margin)
+        return self._plan if metric.margin is None else self._plan.with_margin(metric.margin)
 
     def print_answer(self) -> None:
         """See `Session`; verdicts that contradict what was planted are named."""
-        trials, commit, given = self._trials, self._asked.commit, self._asked.given
+        trials, commit, given = self._trials, self._commit, self._given
         place = place_of(self._record.machine, self._subject.devices)
         title = f"compare on {place}, commit {commit.short}"
         caption = "(!): a verdict that the truth does not allow."
@@ -283,8 +279,7 @@ class Calibrating(Session):
                 if trial.comparison.benchmark == metric.name and trial.planted == 0 and trial.pairs
             ]
             if pairs:
-                plan, minutes = self._plan_of(metric), self._asked.minutes
-                yield noise_of(metric.name, pairs, plan, minutes, **shared)
+                yield noise_of(metric.name, pairs, self._plan_of(metric), self._minutes, **shared)
 
     def results(self) -> dict[str, Any]:
         """See `Session`."""

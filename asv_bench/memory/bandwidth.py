@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from asv_bench.errors import MeasurementFailed
-
 BUFFER_BYTES = 4 * 2**30
 REPEATS = 30
 WARMUPS = 5
@@ -22,16 +20,6 @@ class Bandwidth:
     bytes_per_second: float
     buffer_bytes: int
     pass_ms: list[float]
-
-
-def require_bandwidth(device: str) -> Bandwidth:
-    """`read_bandwidth` of a GPU. Raises MeasurementFailed if the device is no GPU."""
-    bandwidth = read_bandwidth(device)
-    if bandwidth is None:
-        raise MeasurementFailed(
-            f"the read bandwidth of {device} could not be measured: it must be a CUDA device."
-        )
-    return bandwidth
 
 
 def read_bandwidth(device: str) -> Bandwidth | None:

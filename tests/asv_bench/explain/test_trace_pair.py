@@ -9,7 +9,7 @@ import pytest
 
 from asv_bench.compare.verdict import Verdict
 from asv_bench.explain.clue import Clue
-from asv_bench.explain.explanation import Effect
+from asv_bench.explain.explaining import Effect
 from asv_bench.explain.trace import Event, TraceSummary, WorkTime, summarize_trace
 from asv_bench.explain.trace_pair import TracePair
 from tests.explanations import explanation_of, slower
@@ -85,8 +85,7 @@ def test_a_machine_slower_by_the_same_everywhere_is_no_cause() -> None:
         for trace in head
     ]
     pair = pair_of(base, slower)
-    assert (named(pair), pair.shows_effect) == ([], True)
-    assert pair.effect == pytest.approx(0.3, abs=0.02)
+    assert (named(pair), pair.shows_effect) == ([], False)
 
 
 def test_time_that_is_spent_waiting_is_no_cause() -> None:

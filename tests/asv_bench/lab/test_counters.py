@@ -149,7 +149,7 @@ def test_the_locked_versions_have_a_baseline() -> None:
 
 SPILLING = """
 import dataclasses, json
-from asv_bench.lab.compiled import compile_kernel
+from asv_bench.lab.launched_kernels import compile_kernel
 from kernels.tiles.variants import kernel_variants
 from tests.kernels.codegen.every_kernel import described_kernel
 good = next(v for v in kernel_variants() if v.name == "decode-serial-gpt2-fp16")

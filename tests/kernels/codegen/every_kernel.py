@@ -22,8 +22,13 @@ from rich.progress import track
 from triton.compiler import ASTSource
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.lab.compiled import CompiledKernel, compile_kernel, require_compiler
-from asv_bench.lab.launched_kernels import engine_launches, pretended
+from asv_bench.lab.launched_kernels import (
+    CompiledKernel,
+    compile_kernel,
+    engine_launches,
+    pretended,
+    require_compiler,
+)
 from asv_bench.lab.pretend_cuda import HOPPER, Launch
 from engine.fused.step import FusedDecode
 from engine.kv.memory import KVCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from asv_bench.lab.compiled import CompiledKernel
+from asv_bench.lab.launched_kernels import CompiledKernel
 from tests.kernels.codegen.named_kernels import NamedKernel
 
 TENSOR_CORE = re.compile(r"(HMMA|HGMMA)\b")

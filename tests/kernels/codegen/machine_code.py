@@ -13,7 +13,7 @@ import pytest
 import triton
 from rich.console import Console
 
-from asv_bench.lab.compiled import CompiledKernel
+from asv_bench.lab.launched_kernels import CompiledKernel
 from tests.kernels.codegen.every_kernel import compile_all, every_kernel
 from tests.kernels.codegen.figures import figures_of
 from tests.kernels.codegen.rules import violations

@@ -203,7 +203,7 @@ def test_what_stands_before_the_first_wait_is_told_from_what_follows() -> None:
 COMPILED = """
 import dataclasses
 from rich.console import Console
-from asv_bench.lab.compiled import compile_kernel
+from asv_bench.lab.launched_kernels import compile_kernel
 from tests.kernels.codegen.every_kernel import compile_all, described_kernel
 from kernels.tiles.variants import kernel_variants
 from tests.kernels.codegen.figures import figures_of
