@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from asv_bench.lab.reach import Drawn, compare_many, own_differences
 from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Pair
 from tests.simulations.commits import RoundsOfPairs
-from tests.simulations.noise import BLOCK, SITUATIONS, ReplayedNoise, replayed
+from tests.simulations.noise import SITUATIONS, ReplayedNoise, replayed
 
 CAP = ComparisonPlan().cap
 
@@ -95,64 +94,10 @@ def test_differences_within_a_commit_are_those_that_pairs_show(pairs: int) -> No
     assert own_differences(base, head) == pytest.approx(within_commit(measured))
 
 
-def test_stored_pairs_are_drawn_in_whole_blocks_and_none_twice(tmp_path: Path) -> None:
-    stored = pairs_with_itself(48)
-    sizes = [abs(math.log(pair["head"]["value"] / pair["base"]["value"])) for pair in stored]
-    drawn = stored_noise(tmp_path).draw(np.random.default_rng(0), [0.0], 50, CAP)
-    for run in range(50):
-        differences = np.abs(drawn.head[run, 0] - drawn.base[run, 0])
-        numbers = [int(np.argmin(np.abs(np.array(sizes) - one))) for one in differences]
-        assert np.array(sizes)[numbers] == pytest.approx(differences)
-        assert len(set(numbers)) == CAP
-        steps = np.diff(np.array(numbers).reshape(-1, BLOCK), axis=1)
-        assert (np.abs(steps) == 1).all()
-        assert (np.ptp(steps, axis=1) == 0).all()
-        # The pool's are between neighbouring pairs, of which the comparison sees neither.
-        logs = {
-            device: np.log(
-                [
-                    value
-                    for pair in stored
-                    if pair["base"]["device"] == device
-                    for value in sorted_values(pair)
-                ]
-            )
-            for device in ("device 0", "device 1")
-        }
-        known = np.concatenate([np.abs(log[2::2] - log[1:-1:2]) for log in logs.values()])
-        for one in np.abs(drawn.pools[run, 0]):
-            place = int(np.argmin(np.abs(known - one)))
-            assert known[place] == pytest.approx(one)
-            assert {place + place // 47, place + place // 47 + 1}.isdisjoint(numbers)
-
-
-def sorted_values(pair: dict) -> list[float]:
-    return [
-        one["value"] for one in sorted((pair["base"], pair["head"]), key=itemgetter("started_at"))
-    ]
-
-
-def test_a_stored_effect_is_added_to_the_head(tmp_path: Path) -> None:
-    noise = stored_noise(tmp_path)
-    without, slower = (noise.draw(np.random.default_rng(1), [one], 9, CAP) for one in (0.0, 0.03))
-    assert slower.head - without.head == pytest.approx(math.log(1.03))
-    assert (slower.base == without.base).all()
-
-
-def test_a_record_with_too_few_pairs_of_a_commit_with_itself_is_refused(tmp_path: Path) -> None:
+def test_stored_pairs_are_those_of_a_commit_with_itself_and_enough(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="fewer than 85 pairs of a commit with itself"):
         stored_noise(tmp_path, pairs=39)
     assert stored_noise(tmp_path, pairs=44).independent == 32
-    others = pairs_with_itself(48)
-    for pair in others:
-        pair["head"]["commit"] = "b" * 40
-    record = tmp_path / "compared.json"
-    record.write_text(json.dumps({"samples": others}))
-    with pytest.raises(Refused, match="calibrate measures them"):
-        replayed(record, CAP)
-
-
-def test_benchmarks_of_one_record_are_told_apart(tmp_path: Path) -> None:
     record = tmp_path / "both.json"
     both = pairs_with_itself(48) + pairs_with_itself(48, benchmark="c")
     record.write_text(json.dumps({"samples": both}))
