@@ -127,9 +127,8 @@ def count_all(console: Console) -> dict[str, Mapping[str, Any]]:
     todo = [(path, batch) for path in PATHS for batch in BATCHES]
     counted: dict[str, Mapping[str, Any]] = {}
     for path, batch in track(todo, "counting steps", console=console, transient=True):
-        steps = count_steps(path, batch)
-        counted[step_name(path, batch, "step")] = steps.step
-        counted[step_name(path, batch, "block")] = steps.block
+        for part, counters in count_steps(path, batch).items():
+            counted[step_name(path, batch, part)] = counters
     return counted
 
 

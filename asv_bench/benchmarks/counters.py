@@ -30,7 +30,7 @@ class Steps(SharesRuns, path=list(PATHS), batch=[8, 64]):
         _require_options(*PATHS[path], *(["fuse"] if path == "fused" else []))
 
     def run(self, path: str, batch: int) -> Figures:
-        counted = count_steps(path, batch).block
+        counted = count_steps(path, batch)["block"]
         figures = {name: n / BLOCK_SIZE for name, n in counted.items() if n is not None}
         figures["copies"] = figures["copies_to_device"] + figures["copies_to_host"]
         figures["copied_bytes"] = figures["bytes_to_device"] + figures["bytes_to_host"]

@@ -63,11 +63,6 @@ class Effect:
     is_on_gpu: bool  # whether a GPU was measured
     sentence: str
 
-    @property
-    def sign(self) -> int:
-        """1: the head is slower; -1: faster; 0: neither was shown."""
-        return {Verdict.SLOWER: 1, Verdict.FASTER: -1}.get(self.verdict, 0)
-
 
 def known_effect(
     ends: tuple[str, str], subject: DeclaredSubject, record: Path | None
@@ -146,7 +141,7 @@ class Explanation:
     def sign(self) -> int:
         """1 where the head is slower, -1 where it is faster, 0 where nothing says so."""
         if self.effect is not None:
-            return self.effect.sign
+            return {Verdict.SLOWER: 1, Verdict.FASTER: -1}.get(self.effect.verdict, 0)
         if self.traces is not None and self.traces.shows_effect:
             return 1 if self.traces.effect > 0 else -1
         return 0

@@ -76,9 +76,8 @@ class PlantedTrial:
     def row(self) -> tuple[Any, ...]:
         """The trial in a table; a verdict that the truth does not allow is marked."""
         found, verdict = self.comparison, str(self.comparison.verdict)
-        shown = Cell(verdict, STYLES[found.verdict])
-        if not self.holds:
-            shown = Cell(verdict, "reverse red", text=f"{verdict} (!)")
+        style = STYLES[found.verdict] if self.holds else "reverse red"
+        shown = Cell(verdict, style, text=verdict + " (!)" * (not self.holds))
         counts = found.pairs_used, found.pairs_discarded, self.seconds
         return self.name, self.planted, shown, found.effect, found.interval, *counts
 
@@ -133,11 +132,9 @@ class Calibrating(Session):
         super().__init__("calibrate", settings, subject, files, how)
 
     def names(self) -> Sequence[str]:
-        """See `Session`."""
         return [self._commit.hash]
 
     def begin(self) -> list[str]:
-        """See `Session`."""
         return []
 
     def source(self) -> AbstractContextManager[RoundSource]:
@@ -282,7 +279,6 @@ class Calibrating(Session):
                 yield noise_of(metric.name, pairs, self._plan_of(metric), self._minutes, **shared)
 
     def results(self) -> dict[str, Any]:
-        """See `Session`."""
         planted = {name: str(delay) for name, delay in self._planted.items()}
         if self._ending:
             return {"planted": planted}

@@ -95,34 +95,26 @@ def engine_launches(batch_size: int, gpu: tuple[int, int]) -> list[Launch]:
 def specialised(launch: Launch) -> LaunchedKernel:
     """What a launch has Triton compile at first sight."""
     kernel = launch.kernel
-    backend, bind = _binder(kernel)
+    backend, bind, make_source = _compiler_of(kernel)
     options = {**launch.options, "debug": False, "instrumentation_mode": ""}
     bound, specialization, extra = bind(*launch.arguments, **options)
     parsed, signature, constants, attributes = kernel._pack_args(
         backend, options, bound, specialization, extra
     )
-    source = _source_class(kernel)(kernel, signature, constants, attributes)
+    source = make_source(kernel, signature, constants, attributes)
     return LaunchedKernel(launch.name, source, parsed.__dict__)
 
 
 @cache
-def _binder(kernel: Any) -> tuple[Any, Any]:
-    """The compiler's backend, and what binds and specialises a kernel's arguments for it."""
-    from triton.compiler import make_backend
+def _compiler_of(kernel: Any) -> tuple[Any, Any, Any]:
+    """The backend, what binds and specialises arguments for it, and the kind of source."""
+    from triton.compiler import ASTSource, make_backend
+    from triton.experimental.gluon._runtime import GluonASTSource
     from triton.runtime.jit import create_function_from_signature
 
     backend = make_backend(target())
-    return backend, create_function_from_signature(kernel.signature, kernel.params, backend)
-
-
-def _source_class(kernel: Any) -> Any:
-    if kernel.is_gluon():
-        from triton.experimental.gluon._runtime import GluonASTSource
-
-        return GluonASTSource
-    from triton.compiler import ASTSource
-
-    return ASTSource
+    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+    return backend, bind, GluonASTSource if kernel.is_gluon() else ASTSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The smallest change that so many minutes of `compare` show, from a commit's own noise.
 
 The rule of `compare` is applied to pairs of a commit with itself, drawn again, with a change added
-to the head. `compare_many` applies it to all draws at once: it goes through the same looks with the
-same functions as `CommitComparison`, on arrays, where that takes milliseconds a comparison.
+to the head. It is applied to all draws at once: through the same looks with the same functions as
+`CommitComparison`, which takes milliseconds a comparison.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from asv_bench.compare.judging import significant_among, verdicts, weigh_costs
-from asv_bench.compare.plan import LEAST_CAP, ComparisonPlan, Criterion
+from asv_bench.compare.judging import verdicts, weigh_costs
+from asv_bench.compare.plan import LEAST_CAP, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.output.table import percentage
@@ -110,74 +109,33 @@ def _smallest_found(pairs: int, costs: Floats, plan: ComparisonPlan) -> float | 
     drawn = random.permuted(costs[random.integers(len(costs), size=(_RUNS, 1, pairs))], axis=-1)
     # What is drawn twice would be tied, which measured figures hardly ever are.
     drawn += random.normal(0, _UNTIED * np.ptp(costs), drawn.shape)
+    base, head = drawn[:, 0, :, 0], drawn[:, 0, :, 1]
     # Only a full pool is judged by.
     size = POOL_SIZE if len(costs) >= POOL_SIZE else 0
-    pool = costs[random.integers(len(costs), size=(_RUNS, 1, size))]
-    same = Drawn(drawn[..., 0], drawn[..., 1], pool[..., 1] - pool[..., 0])
+    known = costs[random.integers(len(costs), size=(_RUNS, 1, size))][:, 0]
+    pool = known[..., 1] - known[..., 0]
     steps = math.ceil(math.log(_MOST / plan.margin, _STEP))
     effects = [plan.margin * _STEP**step for step in range(steps + 1)]
     # What a larger change is found by, a smaller one may not be.
     low, high = -1, len(effects)
     while high - low > 1:
         middle = (low + high) // 2
-        slower = replace(same, head=same.head + math.log1p(effects[middle]))
-        is_found = (compare_many(slower, plan).verdict == Verdict.SLOWER).mean() >= FOUND
+        slower = head + math.log1p(effects[middle])
+        is_found = _share_slower(base, slower, pool, plan) >= FOUND
         low, high = (low, middle) if is_found else (middle, high)
     return effects[high] if high < len(effects) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """What comparisons will see, as logarithms of costs."""
-
-    # [runs, benchmarks, pairs], in the order in which they are measured.
-    base: Floats
-    head: Floats
-    # [runs, benchmarks, size] differences within a commit, known before; size 0 for none.
-    pools: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class ManyAnswers:
-    """What they come to, [runs, benchmarks]; `verdict` holds values of `Verdict`."""
-
-    verdict: npt.NDArray[np.str_]
-    pairs: npt.NDArray[np.int64]
-    effect: Floats
-    low: Floats
-    high: Floats
-
-
-def compare_many(drawn: Drawn, plan: ComparisonPlan) -> ManyAnswers:
-    """The answers that `CommitComparison` would give, one comparison after the other."""
-    shape = drawn.base.shape[:2]
-    answers = ManyAnswers(
-        np.full(shape, Verdict.INCONCLUSIVE.value, "<U12"),
-        np.zeros(shape, np.int64),
-        *(np.full(shape, np.nan) for _ in range(3)),
-    )
-    is_open = np.ones(shape, np.bool_)
+def _share_slower(base: Floats, head: Floats, pool: Floats, plan: ComparisonPlan) -> float:
+    """Which part of comparisons, [runs, pairs], calls the head slower, look by look."""
+    answers = np.full(len(base), Verdict.INCONCLUSIVE.value)
     for number, look in enumerate(plan.looks):
-        if look.test is Criterion.POOLED and drawn.pools.shape[-1] < POOL_SIZE:
-            continue
-        if not is_open.any():
-            break
-        # Judge what is open, and close what has a clear answer.
-        base, head = (side[is_open, : look.pairs] for side in (drawn.base, drawn.head))
-        evidence = weigh_costs(
-            base, head, plan, look.test, drawn.pools[is_open], own_differences(base, head)
-        )
-        p_values = np.full(shape, np.nan)
-        p_values[is_open] = evidence.p
-        differ = np.isin(answers.verdict, (Verdict.SLOWER, Verdict.FASTER))
-        significant = significant_among(p_values, number, (~differ).sum(axis=-1), plan)[is_open]
-        found = verdicts(evidence, significant, number, plan)
-        answers.verdict[is_open] = found
-        answers.pairs[is_open] = look.pairs
-        answers.effect[is_open] = evidence.effect
-        answers.low[is_open], answers.high[is_open] = evidence.interval
-        is_open[is_open] = found == Verdict.INCONCLUSIVE
-    return answers
+        earlier = base[:, : look.pairs], head[:, : look.pairs]
+        evidence = weigh_costs(*earlier, plan, look.test, pool, own_differences(*earlier))
+        is_significant = evidence.p <= plan.difference_level(number, 1)
+        found = verdicts(evidence, is_significant, number, plan)
+        answers = np.where(answers == Verdict.INCONCLUSIVE, found, answers)
+    return float((answers == Verdict.SLOWER).mean())
 
 
 def own_differences(base: Floats, head: Floats) -> Floats:

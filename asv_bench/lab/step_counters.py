@@ -49,19 +49,12 @@ StepCounters: TypeAlias = dict[str, int | None]
 """
 
 
-@dataclass(frozen=True, slots=True)
-class CountedSteps:
-    """A path at one batch size: a steady step, and a whole block of them, boundary included."""
+def count_steps(path: str, batch: int) -> dict[str, StepCounters]:
+    """Counters of a steady "step", and of a "block" of them, boundary included.
 
-    step: StepCounters
-    block: StepCounters
-
-
-def count_steps(path: str, batch: int) -> CountedSteps:
-    """Build an engine, bring `batch` requests to where they all decode, and count.
-
-    All sequences are equally long, so steps repeat with the block size. What torch does is counted
-    over the steps of one block, and Python's calls over the next.
+    An engine is built and `batch` requests are brought to where they all decode. All are equally
+    long, so steps repeat with the block size. What torch does is counted over the steps of one
+    block, and Python's calls over the next.
 
     Raises Refused if ranges are on, which add calls, or kernels are interpreted, and
     MeasurementFailed if a step did not deliver one token of each request.
@@ -72,16 +65,14 @@ def count_steps(path: str, batch: int) -> CountedSteps:
         traffic.clear()
         with OperatorLedger() as ledger:
             run_steps(engine, batch, steps)
-        crossings = ("to_device", "to_host")
         return {
             "operators": ledger.operators,
             "new_tensors": ledger.new_tensors,
             "new_bytes": ledger.new_bytes,
-            **{
-                f"{what}_{way}": getattr(traffic, f"{what}_{way}")
-                for way in crossings
-                for what in ("copies", "bytes")
-            },
+            "copies_to_device": traffic.copies_to_device,
+            "bytes_to_device": traffic.bytes_to_device,
+            "copies_to_host": traffic.copies_to_host,
+            "bytes_to_host": traffic.bytes_to_host,
             "graph_replays": traffic.graph_replays,
             "launches": len(traffic.launches),
         }
@@ -99,7 +90,7 @@ def count_steps(path: str, batch: int) -> CountedSteps:
         by_torch, by_python = (list(map(see, parts)) for see in (seen_by_torch, seen_by_python))
     first, rest = (one | other for one, other in zip(by_torch, by_python, strict=True))
     block = {name: None if one is None else one + (rest[name] or 0) for name, one in first.items()}
-    return CountedSteps(first, block)
+    return {"step": first, "block": block}
 
 
 @contextmanager

@@ -14,9 +14,9 @@ import scipy
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
-from asv_bench.lab.reach import Drawn, compare_many
 from asv_bench.output.table import Column, Table, digits, percent
 
+from .many_comparisons import Drawn, compare_many
 from .noise import ReplayedNoise, Situation
 
 NoiseSource: TypeAlias = Situation | ReplayedNoise

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from asv_bench.errors import Refused
-from asv_bench.lab.reach import Drawn
 from asv_bench.output.stored_json import count, positive, read_stored, text
 from asv_bench.stats.paired import POOL_SIZE, Floats
+
+from .many_comparisons import Drawn
 
 BLOCK = 5
 """Pairs that stay together and in their order: the first looks, whose levels are the smallest and

@@ -151,15 +151,6 @@ def test_a_window_lies_in_the_middle_of_its_requests_with_all_of_them_running(
     assert read_traces(path.with_suffix(""))[0] == read_traces(path)[0]
 
 
-def test_a_workload_that_is_over_before_it_decodes_is_no_window(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    short = replace(WINDOW.shape(), new_tokens=1)
-    monkeypatch.setattr(Window, "shape", lambda self: short)
-    with pytest.raises(MeasurementFailed, match="ended before all of them were decoding"):
-        decode_window(WINDOW)
-
-
 def test_a_process_that_fails_is_said_with_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(MeasurementFailed, match="random:nothing"):
         torch_trace(replace(WINDOW, model="random:nothing"), tmp_path / "trace.json")

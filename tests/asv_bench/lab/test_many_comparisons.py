@@ -15,10 +15,11 @@ from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.judging import within_commit
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.lab.reach import Drawn, compare_many, own_differences
+from asv_bench.lab.reach import own_differences
 from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Pair
 from tests.simulations.commits import RoundsOfPairs
+from tests.simulations.many_comparisons import Drawn, compare_many
 from tests.simulations.noise import SITUATIONS, ReplayedNoise, replayed
 
 CAP = ComparisonPlan().cap

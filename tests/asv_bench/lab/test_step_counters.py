@@ -23,9 +23,8 @@ from asv_bench.lab.step_counters import count_steps
 counted = {}
 for name in sys.argv[1:]:
     path, batch = name.split("-")
-    steps = count_steps(path, int(batch))
-    counted[f"{path}, batch {batch}, step"] = steps.step
-    counted[f"{path}, batch {batch}, block"] = steps.block
+    for part, counters in count_steps(path, int(batch)).items():
+        counted[f"{path}, batch {batch}, {part}"] = counters
 json.dump(counted, sys.stdout)
 """
 ALL_PATHS = [f"{path}-{batch}" for path in ("cpu", "graph", "fused", "plain") for batch in (8, 64)]
