@@ -18,7 +18,6 @@ from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     BASE,
     HEAD,
-    Anyway,
     ComparedMetrics,
     EngineOptions,
     MeasuredCommand,
@@ -48,7 +47,6 @@ def explain(
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare the two first, as `compare` does.")
     ] = False,
-    anyway: Anyway = False,
     outputs: Outputs,
 ) -> None:
     """Say why one commit is slower than another: what differs besides the time.
@@ -74,4 +72,4 @@ def explain(
         record = comparing.show(code, None)
     (_, old), (_, new) = ends
     effect = known_effect((old.hash, new.hash), chosen, record)
-    Explaining(chosen, ends, effect, files, MeasuringOptions(anyway=anyway), traces).answer()
+    Explaining(chosen, ends, effect, files, traces).answer()

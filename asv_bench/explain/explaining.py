@@ -48,7 +48,6 @@ _SAME = ("kind", "name", "command", "repository")
 STEPS = 32
 """Decode steps in a trace of kvtrail's own engine."""
 _SMALL = {"random:llama": "random:llama-tiny", "random:qwen": "random:qwen3-tiny"}
-_SAME_FILES = "Both ends hold the same files in what is measured; --anyway looks all the same."
 _NO_TRACE = "No trace was taken, as the subject declares none: [trace] run in kvtrail.toml."
 
 
@@ -282,7 +281,6 @@ class Explaining(Session):
         ends: Sequence[tuple[str, Commit]],
         effect: Effect | None,
         files: TableFiles,
-        how: MeasuringOptions,
         traces: int,
     ) -> None:
         (_, base), (_, head) = self._named = ends
@@ -291,7 +289,7 @@ class Explaining(Session):
             "head": head.to_json(),
             "benchmarks": [metric.name for metric in subject.metrics],
         }
-        super().__init__("explain", settings, subject, files, how)
+        super().__init__("explain", settings, subject, files, MeasuringOptions())
         self._traces = traces
         self._ends = base.hash, head.hash
         self.found = Explanation(base, head, effect)
@@ -341,16 +339,12 @@ class Explaining(Session):
     def look(self) -> None:
         """Look at everything that the subject has.
 
-        Nothing but files is looked at where these are the same at both ends, unless asked.
-
         Raises CommitUnusable if an end cannot be laid out.
         """
         subject, found = self._subject, self.found
         found.files = files_between(*self._ends, subject)
         found.looked_at += ["files"] if found.files else []
-        if not self._how.anyway and subject.are_same(*self._ends):
-            found.notes.append(_SAME_FILES)
-        elif subject.has_engine:
+        if subject.has_engine:
             # All ends run in the ruler's own Python, with the same variables.
             self._look_at_engines({end: engine_of(subject, end) for end in self._ends})
         else:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -28,7 +27,6 @@ from asv_bench.workloads.named import Workload, workload_named
 if TYPE_CHECKING:
     from engine import Engine, TokenEvent
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 Answer = TypeVar("Answer")
 
 
@@ -65,14 +63,14 @@ def torch_trace(
     path: Path,
     *,
     folder: Path = REPOSITORY,
-    variables: Mapping[str, str] = _NOTHING,
+    variables: Mapping[str, str] | None = None,
 ) -> tuple[Decoded, TraceSummary]:
     """A window of the engine in a folder, traced by the torch profiler, the trace at a path.
 
     Raises MeasurementFailed if the process failed; the sentence ends with what it said.
     """
     try:
-        told = {NVTX_VARIABLE: "0", **variables}
+        told = {NVTX_VARIABLE: "0", **(variables or {})}
         decoded = ask_engine(folder, replace(window, trace=str(path)), Decoded, told)
     except MeasurementFailed as error:
         raise MeasurementFailed(f"the profiled process failed:\n{error}") from None

@@ -46,16 +46,11 @@ _INDEXED = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
 class Launch:
     """One launch of a Triton kernel, with the arguments it was called with."""
 
+    name: str  # the kernel's own
     kernel: Any
     grid: Any
     arguments: tuple[Any, ...]
     options: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The kernel's own name."""
-        name: str = self.kernel.fn.__name__
-        return name
 
 
 @dataclass(slots=True)
@@ -126,15 +121,9 @@ class PretendTensor(torch.Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        """Where it says it is."""
-        return DEVICE
-
-    @property
-    def is_cuda(self) -> bool:  # type: ignore[override]
-        """Always: that is the pretence."""
-        return True
+    # The pretence.
+    device = property(lambda _: DEVICE)
+    is_cuda = property(lambda _: True)
 
     def get_device(self) -> int:
         """The device's index."""
@@ -338,7 +327,8 @@ def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
     def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         if not warmup:
             _note_stream()
-            _traffic.launches.append(Launch(kernel, grid, arguments, options))
+            name = kernel.fn.__name__
+            _traffic.launches.append(Launch(name, kernel, grid, arguments, options))
         # What a launcher may ask of a kernel that it had compiled: nothing was.
         metadata = SimpleNamespace(num_warps=options.get("num_warps", 4), shared=0)
         return SimpleNamespace(metadata=metadata)

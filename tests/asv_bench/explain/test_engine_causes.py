@@ -21,7 +21,6 @@ from asv_bench.explain.explaining import Explaining, Explanation
 from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.output.record import TableFiles
-from asv_bench.session.options import MeasuringOptions
 from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
 from tests.explanations import explanation_of, slower
 from tests.fresh_python import ROOT, forked_python, planted
@@ -148,9 +147,9 @@ def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None
     base, head = subject.resolve(f"{planted}^"), subject.resolve(planted)
 
     def look(base: Commit, head: Commit, traces: int) -> Explanation:
-        ends, how = [("a", base), ("b", head)], MeasuringOptions(anyway=True)
+        ends = [("a", base), ("b", head)]
         effect = slower(is_on_gpu=False)
-        explaining = Explaining(subject, ends, effect, TableFiles(), how, traces)
+        explaining = Explaining(subject, ends, effect, TableFiles(), traces)
         explaining.look()
         return explaining.found
 

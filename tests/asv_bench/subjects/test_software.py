@@ -137,7 +137,7 @@ def test_compare_and_explain_name_the_dependency_and_not_the_package_under_test(
     cell = said.record["results"]["cells"][made.git("rev-parse", "HEAD")]
     assert cell["packages"]["dep"] == "2"
     assert cell["variables"]["PYTHONPATH"] == "$KVTRAIL_OUT:$KVTRAIL_TREE"
-    said = kvtrail(made, "explain", "HEAD~1", "HEAD", "--anyway")
+    said = kvtrail(made, "explain", "HEAD~1", "HEAD")
     [cause] = said.record["results"]["causes"]
     assert cause["sentence"] == "Packages have other versions: dep 1 → 2"
 
