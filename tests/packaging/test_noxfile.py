@@ -184,6 +184,7 @@ def test_every_kernel_on_the_gpu_is_watched_with_allocations_of_its_own(noxfile)
     }
     torch_only = {
         *("test_backend.py", "test_compilation.py", "test_importing.py", "codegen/test_rules.py"),
+        "codegen/test_named_kernels.py",
         *("attention/test_ring_launch.py", "tiles/test_table.py", "tiles/test_launch.py"),
         "tiles/test_linear_tile.py",
     }

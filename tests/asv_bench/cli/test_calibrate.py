@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from simulated_pairs import BASE, HEAD
-from toy_project import make_project, run_ruler
 from typer.testing import CliRunner
 
 from asv_bench.cli.calibrate import numbers_of
@@ -87,27 +86,22 @@ def test_verdicts_that_contradict_the_truth_are_a_failure_that_names_them(
     assert (code, record["results"]["is_sound"]) == (1, False)
     for text in (said, page):
         assert "contradict what was planted: planted 3.0 %: equivalent" in " ".join(text.split())
-    row = "| planted 3.0 % | +3.00 % | equivalent (!) | +1.00 % | +0.00 % to +2.00 % |"
-    assert row in page
-    assert "| equivalent |" in page
+    assert "| planted 3.0 % | +3.00 % | equivalent (!) | +1.00 % |" in page
 
 
-@pytest.mark.parametrize("made", [[], [Verdict.EQUIVALENT], [Verdict.FASTER]])
 def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
-    made: list[Verdict], calibrated: Calibrated
+    calibrated: Calibrated,
 ) -> None:
     def interrupted(calibrating: Calibrating) -> None:
-        calibrating._trials += [trial(0.0, verdict) for verdict in made]
+        calibrating._trials.append(trial(0.0, Verdict.FASTER))
         calibrating._record.samples.append({"trial": "itself"})
         os.kill(os.getpid(), signal.SIGTERM)
 
     code, said, record, page = calibrated(interrupted)
-    assert code == 130
-    assert record["results"]["is_sound"] is None
-    assert record["results"]["interrupted"] is True
-    assert [entry["verdict"] for entry in record["results"]["trials"]] == made
-    assert record["samples"] == [{"trial": "itself"}]
-    assert record["notes"] == [INTERRUPTED]
+    results = record["results"]
+    assert (code, results["is_sound"], results["interrupted"]) == (130, None, True)
+    assert [entry["verdict"] for entry in results["trials"]] == ["faster"]
+    assert (record["samples"], record["notes"]) == ([{"trial": "itself"}], [INTERRUPTED])
     assert INTERRUPTED in said
     assert INTERRUPTED in page
 
@@ -117,47 +111,3 @@ def test_options_are_positive_numbers_with_commas_between() -> None:
     for wrong in ("0", "-1", "soon", "", "inf", "nan"):
         with pytest.raises(Refused, match=r"--minutes '.*' must be minutes, such as"):
             numbers_of("--minutes", wrong, "minutes, such as 1,5,15")
-
-
-BENCHMARK = """
-import os
-import time
-
-from .sharing import SharesRuns, check_identity, shared_figure, tracked
-
-
-def steps():
-    started = time.perf_counter()
-    time.sleep(0.02 + float(os.environ.get("KVTRAIL_DELAY_S", 0)))
-    return {"step_time": time.perf_counter() - started}
-
-
-class Toy(SharesRuns):
-    def setup(self):
-        check_identity()
-
-    @tracked()
-    def track_step_time(self):
-        return shared_figure("toy", "step_time", steps)
-"""
-
-
-@pytest.mark.thorough
-def test_the_projects_own_benchmarks_are_calibrated_as_any_subject(tmp_path: Path) -> None:
-    toy = make_project(tmp_path / "project", commits=1)
-    (toy.root / "asv_bench" / "benchmarks" / "toy.py").write_text(BENCHMARK)
-    toy.commit("steps that take their time")
-    path = tmp_path / "calibration.json"
-    done = run_ruler(
-        *(toy.root, "calibrate", "--null", "1", "--planted", "50", "-b", "track_step_time"),
-        *("--pairs", "6", "--json", str(path)),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    record = json.loads(path.read_text())
-    null, slow = record["results"]["trials"]
-    assert null["verdict"] in ("equivalent", "inconclusive")
-    assert slow["verdict"] == "slower"
-    assert slow["planted"] == pytest.approx(0.5, rel=0.2)
-    assert slow["effect"] == pytest.approx(slow["planted"], rel=0.2)
-    assert {sample["trial"] for sample in record["samples"]} == {null["name"], slow["name"]}
-    assert toy.git("status", "--porcelain") == ""

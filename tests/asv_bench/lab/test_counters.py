@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.counters import (
     read_baseline,
     step_name,
 )
-from tests.fresh_python import ROOT, forked_python
+from tests.fresh_python import ROOT
 
 COUNTERS = (
     *("operators", "new_tensors", "new_bytes", "copies_to_device", "bytes_to_device"),
@@ -135,27 +134,3 @@ def test_the_locked_versions_have_a_baseline() -> None:
     assert baseline is not None, f"reports/counters has no {name}"
     assert baseline.accepted
     assert len(baseline.kernels) > 40
-
-
-SPILLING = """
-import dataclasses, json
-from asv_bench.lab.launched_kernels import compile_kernel
-from kernels.tiles.variants import kernel_variants
-from tests.kernels.codegen.every_kernel import described_kernel
-good = next(v for v in kernel_variants() if v.name == "decode-serial-gpt2-fp16")
-bad = dataclasses.replace(good, constants={**good.constants, "BLOCK_N": 256}, num_warps=1)
-compiled = [compile_kernel(described_kernel(one)) for one in (good, bad)]
-print(json.dumps([{one.name: one.figures} for one in compiled]))
-"""
-
-
-@pytest.mark.thorough
-def test_a_kernel_that_spills_is_seen() -> None:
-    done = forked_python(SPILLING)
-    assert done.returncode == 0, done.stderr
-    good, bad = json.loads(done.stdout)
-    found = {counter: (old, new, change) for _, counter, old, new, change in differences(good, bad)}
-    for counter in ("spill_instructions", "stack_bytes"):
-        assert found[counter][1] > 0
-    assert found["spill_instructions"][0] == 0
-    assert found["cubin"][2] == "other"

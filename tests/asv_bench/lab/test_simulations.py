@@ -136,14 +136,6 @@ def test_a_simulated_search_can_be_wrong() -> None:
     assert not any(bisect_once(Scenario("", (0.03,)), seed, plan).right for seed in range(5))
 
 
-@pytest.mark.parametrize("seed", some((1, 4, 8), lambda seed: seed == 1))
-def test_a_commit_with_an_offset_is_neither_asked_for_ever_nor_named(seed: int) -> None:
-    """Its pairs all have the same offset: more of them say nothing new of the curve."""
-    trial = bisect_once(Scenario("", (0.02,), jitter=0.005), seed)
-    assert not trial.is_wrong
-    assert max(point.pairs for point in trial.finding.curve[:-1]) < 100
-
-
 HISTORIES = 30
 FLAT = [kind for kind in KINDS if not kind.step]
 STEPS = [kind for kind in KINDS if kind.step]

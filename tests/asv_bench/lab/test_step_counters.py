@@ -78,24 +78,12 @@ PARTS = ("step", "block")
 # What copies more than it should, and in which direction.
 COPYING = {
     "tensor.to": (IN_LOOP, MADE + TRACKED, "device"),
-    "staged": (IN_LOOP, "        self.worker._staging.to_device(plan.rows)\n" + TRACKED, "device"),
-    "item": (
-        IN_LOOP,
-        "        self.worker.rows.fields.remaining.max().item()\n" + TRACKED,
-        "host",
-    ),
     "ring": (
         ("engine/transport/token_slots.py", SENT),
         SENT + "        self.slots.cpu()\n",
         "host",
     ),
 }
-TWICE = (
-    "    def _run_block(self, *arguments):\n"
-    "        self._run_once(*arguments)\n"
-    "        self._run_once(*arguments)\n\n"
-    "    def _run_once(\n"
-)
 INDEXED = "        index = held.received[to.rows]\n"
 FOR_EACH = "        for row in to.rows.tolist():\n            held.holder(row)\n"
 
@@ -111,11 +99,6 @@ FOR_EACH = "        for row in to.rows.tolist():\n            held.holder(row)\n
             "attended = block.attention.attended(layer, normed, turn, attend).neg()",
             *(("cpu-8", "plain-8"), "operators new_tensors", "+2", []),
             id="an operator in each of the two layers",
-        ),
-        pytest.param(
-            *(("engine/fused/step.py", "    def _run_block(\n"), TWICE),
-            *(("fused-8",), "launches", "+10", []),
-            id="every launch twice",
         ),
         pytest.param(
             *(("engine/running/step_loop.py", INDEXED), FOR_EACH + INDEXED),
