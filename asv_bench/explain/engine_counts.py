@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -109,7 +109,9 @@ def count_ends(
         for end, side in zip(("base", "head") * 2, sides, strict=False)
         for why in side.failures
     ]
-    clues = [*step_clues(*sides[:2]), *figure_clues(*(one.figures for one in sides[-2:]))]
+    clues = list(step_clues(*sides[:2]))
+    if not any(side.failures for side in sides[2:]):
+        clues += figure_clues(*(side.figures for side in sides[-2:]))
     return clues, notes
 
 
@@ -182,19 +184,20 @@ def count(task: CountTask) -> Counts:
     if not Path(str(engine.__file__)).is_relative_to(task.folder):
         counts.failures.append("it has no engine to import.")
         return counts
-    for what in (*task.paths, *["kernels"] * (task.has_kernels or bool(task.compiled))):
+    asked: dict[str, Callable[[Counts, CountTask, str], None]]
+    asked = dict.fromkeys(task.paths, _add_path)
+    if task.has_kernels or task.compiled:
+        asked["kernels"] = _add_kernels
+    for what, add in asked.items():
         try:
-            if what == "kernels":
-                _add_kernels(counts, task)
-            else:
-                counts.paths[what] = _path_counts(what, task)
+            add(counts, task, what)
         except Exception as error:  # whatever an engine of any age may raise
             why = " ".join(str(error).split()).rstrip(".")
             counts.failures.append(f"{what}: {type(error).__name__}: {why}.")
     return counts
 
 
-def _path_counts(path: str, task: CountTask) -> dict[str, dict[str, float]]:
+def _add_path(counts: Counts, task: CountTask, path: str) -> None:
     from asv_bench.lab.pretend_cuda import OperatorLedger
 
     refuse_what_changes_the_path()
@@ -215,7 +218,7 @@ def _path_counts(path: str, task: CountTask) -> dict[str, dict[str, float]]:
         if path != "fused":
             with _engine_lines(task.folder) as found["lines"]:
                 run_steps(engine, _BATCH, BLOCK_SIZE)
-    return {
+    counts.paths[path] = {
         kind: {name: number / BLOCK_SIZE for name, number in one.items()}
         for kind, one in found.items()
     }
@@ -246,7 +249,7 @@ def _engine_lines(folder: str) -> Iterator[Counter[str]]:
         sys.settrace(before)
 
 
-def _add_kernels(counts: Counts, task: CountTask) -> None:
+def _add_kernels(counts: Counts, task: CountTask, _: str) -> None:
     from asv_bench.lab.launched_kernels import compile_kernel, launched_kernels
 
     kernels = launched_kernels(_KERNEL_BATCH)
