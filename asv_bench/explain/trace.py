@@ -105,10 +105,13 @@ def read_traces(path: Path) -> list[TraceSummary]:
     return summaries
 
 
-def device_work(path: Path) -> list[Event]:
-    """The kernels and copies of a device in a trace, in the order in which they began."""
-    work = [event for event in read_events(path) if event.cat in DEVICE_CATEGORIES]
-    return sorted(work, key=lambda one: one.ts)
+def kernels_in(path: Path) -> list[Event]:
+    """The kernels of a device in a trace, in the order in which they began.
+
+    Copies are left out: on streams of their own they overlap with the kernels of a step by design.
+    """
+    kernels = [event for event in read_events(path) if event.cat == "kernel"]
+    return sorted(kernels, key=lambda one: one.ts)
 
 
 def read_events(path: Path) -> list[Event]:

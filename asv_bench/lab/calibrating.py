@@ -197,9 +197,9 @@ class Calibrating(Session):
         # Twice: the first life may have been disturbed, and look long enough to hide the wait.
         for _ in range(2):
             value = value_of(commit)
-            if metric.name == WALL or value_of(self._delayed(metric, value)) >= value * (
-                1 + OBEYED
-            ):
+            if metric.name == WALL:
+                return value
+            if value_of(self._delayed(metric, value)) - value >= OBEYED * value:
                 return value
         self._record.notes.append(
             f"{metric.name}: no delay was planted, as a life that was told to wait by "
