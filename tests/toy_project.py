@@ -106,7 +106,7 @@ def make_project(root: Path, commits: int = 3, *, measures: bool = True) -> ToyP
         # Its engine needs no torch, which takes longer to import than all else.
         sharing = ruler.parent / "subjects" / "own_suite.py"
         sharing.write_text(re.sub(r' +"(torch|triton).*",\n', "", sharing.read_text()))
-        counting = ruler.parent / "explain" / "counting.py"
+        counting = ruler.parent / "explain" / "engine_counts.py"
         ended = "if __name__ == '__main__':\n    raise SystemExit('a toy runs no operators')\n"
         counting.write_text(counting.read_text().replace("import sys\n", f"import sys\n{ended}", 1))
     else:
