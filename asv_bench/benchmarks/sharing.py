@@ -51,7 +51,7 @@ def check_identity() -> str:
     if kind != ENVIRONMENT_TYPE or not commit:
         raise WrongEngineError(
             f"asv's {kind or 'existing'!r} environment cannot tell which commit's engine it "
-            f"imports. Run asv without -E, for the {ENVIRONMENT_TYPE!r} one of asv.conf.json."
+            f"imports. Measure it with `kvtrail bench` or `kvtrail history`."
         )
     checkout = Path(os.environ["ASV_ENV_DIR"]).resolve() / "commits" / commit
     marker = checkout / COMMIT_MARKER

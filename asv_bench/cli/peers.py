@@ -141,8 +141,15 @@ def peers(
                 prepare(contests, device)
                 with Progress(files.console, "a life of each engine", total, "rounds") as bar:
                     LifeRounds(
-                        source, names[::-1], rounds, {kind: own}, lambda _: kind, kept, own.live
-                    ).measure(lambda done, _, left: bar.show(done, seconds_left=left))
+                        source,
+                        names[::-1],
+                        rounds,
+                        [kind],
+                        lambda _: kind,
+                        own.take,
+                        kept,
+                        own.live,
+                    ).measure(lambda done, _: bar.show(done))
                 notes += [said for one in contests for said in one.compare_tokens()]
             except KeyboardInterrupt as error:
                 notes.append("The run was interrupted before its end.")

@@ -303,7 +303,7 @@ class KeptRounds(Log):
 
 
 class PeerRounds:
-    """What lives in rounds, and where it goes (`LifeRounds.live`, `LivesTaken`).
+    """What lives in rounds, and where it goes (`LifeRounds.live`, `LifeRounds.take`).
 
     A round of a contest never leaves its device, and is measured again as a whole where that is
     lost.
@@ -340,9 +340,6 @@ class PeerRounds:
 
     def take(self, due: Due, lived: Lived) -> None:
         self._contests[due.commit].rounds[due.round] = lived
-
-    def give_up(self, commit: str, reason: str) -> None:
-        """See `LivesTaken`; engines fail one by one."""
 
 
 def speed_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from asv_bench.errors import Refused
 
 ENVIRONMENT_TYPE = "host"
-"""The name of the environment in asv.conf.json and in the names of result files."""
+"""The name of the environment that figures are filed under."""
 MEASURED_PACKAGES = ("engine", "kernels")
 """What an environment holds of a commit: the packages of the wheel and nothing else of it, so that
 no benchmark can pick up the ruler of the commit instead of today's."""

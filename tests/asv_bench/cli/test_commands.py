@@ -153,7 +153,7 @@ def test_what_a_user_can_cause_is_a_sentence(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-NUMBERS = "--most --max-new-tokens --prompt-len --pairs --rounds --most-pairs --margin --certain"
+NUMBERS = "--max-new-tokens --prompt-len --pairs --rounds --most-pairs --margin --certain"
 
 
 @pytest.mark.parametrize("verb", ["compare", "bisect", "swap", "history", "changes", "scheduler"])
