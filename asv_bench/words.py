@@ -8,6 +8,11 @@ from collections.abc import Iterable, Sequence
 _SPREAD = 1.2  # the largest figure of one thing over the smallest, beyond which they disagree
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things in words."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """The first of some names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

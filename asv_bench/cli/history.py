@@ -9,16 +9,14 @@ import typer
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
-from asv_bench.git.repository import short
+from asv_bench.git.repository import WORKING_TREE, short
 from asv_bench.history.asv_results import dates_of
 from asv_bench.history.asv_selection import FULL, Selection
 from asv_bench.history.histories import Histories
-from asv_bench.history.history_session import HistorySession
+from asv_bench.history.history_session import HistorySession, history_tables
 from asv_bench.history.sessions import write_session
-from asv_bench.history.table import history_tables
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.environment import measured_threads, threads_text
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     Anyway,
@@ -82,31 +80,35 @@ def history(
 ) -> None:
     """Measure ranges of commits and show how the figures moved."""
     files = outputs.files()
+    console = files.console
     is_elsewhere = hosts.address is not None
     choice = Choice(file=subject, axis=axis, patterns=benchmark or (), is_elsewhere=is_elsewhere)
     declared = choice.declared("history")
     histories = Histories.of_subject(declared, results)
     if full and not declared.is_own:
         raise Refused("--full is of kvtrail's own benchmarks; say --rounds 12.")
-    selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
-    session = HistorySession(declared, histories, selection.rounds, hosts)
+    if reference == WORKING_TREE:
+        raise Refused("--reference names a commit, and . is none.")
     if not commit_ranges and not histories.labels:
         raise Refused("name the commits to measure by a range such as HEAD~5..HEAD.")
-    found = session.in_ranges(commit_ranges or ())
-    console = files.console
+    selection = (FULL if full else SELECTION).changed(benchmark or (), rounds)
+    session = HistorySession(declared, histories, selection.rounds, hosts)
+    found = list(histories.labels[::-1])
+    if commit_ranges:
+        in_ranges = [declared.in_range(text)[::-1] for text in commit_ranges]
+        found = list(dict.fromkeys(commit.hash for one in in_ranges for commit in one))
     if not anyway:
         found = differing(declared, None, found[::-1], console)[::-1]
     commits = every_nth(found, steps)
-    pinned = None if reference is None else session.resolve(reference)
+    pinned = None if reference is None else declared.resolve(reference).hash
     if pinned is not None and pinned not in commits:
         commits = [*commits, pinned]
     declared.near = commits[:1]
     choice.choose(declared, benchmark or (selection.any_of() if declared.is_own else ()))
     with checkout_lock(WORKPLACE):
         console.print(
-            f"measuring {len(commits)} {session.noun}, {short(commits[0])} to "
-            f"{short(commits[-1])}, in {session.rounds} rounds"
-            + (f", {threads_text(measured_threads())} a process" if histories.is_own else "")
+            f"measuring {len(commits)} {'labels' if histories.labels else 'commits'}, "
+            f"{short(commits[0])} to {short(commits[-1])}, in {session.rounds} rounds"
             + (f", beside {short(pinned)}" if pinned else ""),
         )
         measured = session.measure(commits, console, yes=yes)

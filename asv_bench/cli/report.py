@@ -12,8 +12,7 @@ from rich.console import Console
 
 from asv_bench.errors import MeasurementFailed, NothingMeasured, require_packages
 from asv_bench.git.repository import NoRepository, Repository
-from asv_bench.history.asv_results import read_results
-from asv_bench.history.filing import write_published
+from asv_bench.history.asv_results import read_results, write_published
 from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import itertools
+import json
 import math
+import shutil
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +23,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from asv_bench.output.destinations import write_text
 from asv_bench.output.stored_json import (
     Moment,
     Text,
     UnreadableFile,
     count,
+    decoded,
     parsed,
     positive,
     read_stored,
@@ -223,6 +227,28 @@ def read_benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
         except UnreadableFile as error:
             complaints.append(f"{error} {name} is left out.")
     return found
+
+
+def write_published(results: Results, source: Path, target: Path) -> None:
+    """Make `target` a copy for asv's pages of what `read_results` read from `source`.
+
+    asv stops at a file that is not its own, and takes the mean over files of one commit. So the
+    copy leaves out faulty files, and what each file has of benchmarks that another session counts
+    for.
+    """
+    counted = set(map(id, results.figures))
+    for path in [source / BENCHMARKS, *source.glob("*/machine.json")]:
+        if path.is_file():
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    for path, figures in results.files.items():
+        shown = {figure.series.benchmark for figure in figures if id(figure) in counted}
+        if path not in results.faulty and shown:
+            content = decoded(path.read_bytes())
+            rows = content["results"].items()
+            content["results"] = {name: row for name, row in rows if name in shown}
+            write_text(target / path.relative_to(source), json.dumps(content))
 
 
 def dates_of(figures: Iterable[Figure]) -> dict[str, int]:

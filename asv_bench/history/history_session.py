@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from asv_bench.errors import Interrupted, MeasurementFailed, Refused, require_packages
+from asv_bench.errors import (
+    Interrupted,
+    MeasurementFailed,
+    NothingMeasured,
+    Refused,
+    require_packages,
+)
 from asv_bench.fleet.fleet import (
     FleetOptions,
     hosts_json,
@@ -18,24 +24,27 @@ from asv_bench.fleet.fleet import (
     opened_fleet,
     record_of,
 )
-from asv_bench.git.repository import WORKING_TREE, short
+from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure
-from asv_bench.history.estimate import agree_to
 from asv_bench.history.histories import Histories
 from asv_bench.history.life_results import LifeResults
-from asv_bench.history.life_rounds import LifeRounds
+from asv_bench.history.life_rounds import Due, LifeRounds, Lived
 from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.progress import Progress
+from asv_bench.output.figure_rows import figure_text, place_of
+from asv_bench.output.progress import Progress, clock
 from asv_bench.output.record import RUNS, Record, command_line
+from asv_bench.output.table import Cell, Column, Table, percentage
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.words import processes_apart
 
+LONG_SECONDS = 3600.0
+"""Work that is expected to take longer is begun only where the user has agreed."""
 KEPT = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
 """Folders of histories that a session may write to."""
+MOST_TABLES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +82,18 @@ class HistorySession:
     ) -> None:
         require_packages("asv", "jinja2")
         self.rounds = rounds
-        self.runs = histories.folder / "runs" if histories.is_own else RUNS
-        self.histories = histories
-        require_writable(*(histories.folder / kept / "file" for kept in KEPT), self.runs / "file")
-        self._results = results or histories.results
-        self._command = command
-        self.noun = "labels" if self.histories.labels else "commits"
         self.reasons: dict[str, str] = {}  # why commits gave no figure, where that is known
         self.record: Record  # of the session, once it is measured
+        self._runs = histories.folder / "runs" if histories.is_own else RUNS
+        require_writable(*(histories.folder / kept / "file" for kept in KEPT), self._runs / "file")
         self._subject = subject
+        self._histories = histories
+        self._results = results or histories.results
         self._fleet = fleet or FleetOptions()
-
-    def in_ranges(self, texts: Sequence[str]) -> list[str]:
-        """The commits of all ranges, newest first; without ranges all labels."""
-        found = [commit.hash for text in texts for commit in self._subject.in_range(text)[::-1]]
-        return list(dict.fromkeys(found)) if texts else list(self.histories.labels[::-1])
-
-    def resolve(self, revision: str) -> str:
-        """The full hash of a revision, or a label."""
-        if revision == WORKING_TREE:
-            raise Refused("--reference names a commit, and . is none.")
-        return self._subject.resolve(revision).hash
+        self._command = command
 
     def measure(self, commits: Sequence[str], console: Console, *, yes: bool) -> Measured:
-        """Measure lives in rounds, once the user has agreed to how long it takes.
+        """Measure lives in rounds; what takes long wants a yes.
 
         An interrupted session is not filed: its lives are kept, and the same command goes on with
         them.
@@ -107,8 +104,10 @@ class HistorySession:
             "subject": subject.to_json(),
             "benchmarks": [metric.name for metric in subject.metrics],
             "rounds": self.rounds,
-            **self._place(),
         }
+        if self._histories.is_own:
+            place = self._results.relative_to(self._histories.repository)
+            settings["results"] = place.as_posix()
         console.print(subject.sentence())
         with (
             opened_fleet(self._fleet, subject, commits, console, is_for_one_kind=False) as fleet,
@@ -117,17 +116,28 @@ class HistorySession:
         ):
             self.record = record = record_of(self._command, settings, fleet)
             look_around(record, console, subject, fleet)
-            here = conditions(record) if fleet is None else {}
-            meaning = {**settings, **self._meaning(), **here}
+            # What decides, beside the settings, whether lives of two sessions are alike.
+            versions = {metric.name: subject.version(metric.name) for metric in subject.metrics}
+            meaning = {**settings, "versions": versions, "fixed": subject.fixed}
+            meaning |= conditions(record) if fleet is None else {}
             kept = Log.of_settings(meaning, self._command, noun="lives")
             print_sentences(console, kept.sentences())
             results = {
-                kind: LifeResults(subject, self.histories, machine, self._results)
+                kind: LifeResults(subject, self._histories, machine, self._results)
                 for kind, machine in machines_of(record, fleet).items()
             }
+
+            def take(due: Due, lived: Lived) -> None:
+                results[due.kind].take(due.commit, lived)
+
             kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
-            session = LifeRounds(source, commits[::-1], self.rounds, results, kind_of, kept)
-            self._measure(session, kept, console, yes=yes)
+            rounds = LifeRounds(source, commits[::-1], self.rounds, results, kind_of, take, kept)
+            self._measure(rounds, kept, console, partial(_agree, console, yes=yes))
+            for commit, error in rounds.unusable.items():
+                if not error.is_lacking:
+                    lost = Lived({}, {metric.name: error.reason for metric in subject.metrics})
+                    for one in results.values():
+                        one.take(commit, lost)
             filed = [figure for one in results.values() for figure in one.file().figures]
             kept.finish()
             record.results |= hosts_json(fleet)
@@ -135,47 +145,31 @@ class HistorySession:
         print_sentences(console, subject.remarks, "yellow")
         print_sentences(console, about_devices)
         record.warn(console, same_code(subject.cells))
-        record.notes += [*subject.remarks, *about_devices]
-        record.results["device_factors"] = {kind: one.factors() for kind, one in results.items()}
-        record.results["cells"] = {name: cell.to_json() for name, cell in subject.cells.items()}
-        self.reasons = {commit: error.reason for commit, error in session.unusable.items()}
+        self.reasons = {commit: error.reason for commit, error in rounds.unusable.items()}
         good = tuple(figure for figure in filed if not figure.failed)
         failed = {name: why for one in results.values() for name, why in one.reasons().items()}
         if not good:
             raise MeasurementFailed(f"nothing was measured: all of {', '.join(failed)} failed.")
-        record.results["failed"] = failed
+        record.notes += [*subject.remarks, *about_devices]
         record.samples = [asdict(figure) for figure in good]
-        record.warn(console, process_contradictions(good))
+        record.results |= {
+            "device_factors": {kind: one.factors() for kind, one in results.items()},
+            "cells": {name: cell.to_json() for name, cell in subject.cells.items()},
+            "failed": failed,
+        }
         return Measured(good, failed)
 
     def write_record(self, path: Path | None) -> Path:
         """Write the record; where it is."""
-        return self.record.write(path or self.runs / self.record.default_path().name)
+        return self.record.write(path or self._runs / self.record.default_path().name)
 
-    def _place(self) -> dict[str, str]:
-        """Where results of a checkout are kept, for the record."""
-        if not self.histories.is_own:
-            return {}
-        place = self._results.relative_to(self.histories.repository).as_posix()
-        return {"results": place}
-
-    def _meaning(self) -> dict[str, Any]:
-        """What decides, beside the settings, whether lives of two sessions are alike."""
-        subject = self._subject
-        versions = {metric.name: subject.version(metric.name) for metric in subject.metrics}
-        return {"versions": versions, "fixed": subject.fixed}
-
-    def _measure(self, session: LifeRounds, kept: Log, console: Console, *, yes: bool) -> None:
-        """Measure all rounds."""
-        total = self.rounds * len(session.commits) * len(session.results)
+    def _measure(
+        self, rounds: LifeRounds, kept: Log, console: Console, agree: Callable[[float], None]
+    ) -> None:
+        total = self.rounds * len(rounds.commits) * len([*rounds.kinds])
         try:
-            with Progress(console, "measuring a first life", unit="lives"):
-                session.first_lives()
-            agree_to(session.expected(), console, yes=yes)
             with Progress(console, "measuring", total, unit="lives") as bar:
-                session.measure(
-                    lambda done, what, left: bar.show(done, what, seconds_left=left),
-                )
+                rounds.measure(bar.show, agree)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"{kept.count} of {total} lives are measured and kept, and none is filed yet. "
@@ -185,14 +179,64 @@ class HistorySession:
             if kept.count:
                 console.print(f"{kept.count} lives are kept; the same command goes on")
             raise
+        if len(rounds.unusable) == len(rounds.commits):
+            [first, *_] = rounds.unusable.values()
+            is_lacking = all(error.is_lacking for error in rounds.unusable.values())
+            failure = NothingMeasured if is_lacking else MeasurementFailed
+            raise failure(f"nothing was measured: {first}")
 
 
-def process_contradictions(figures: Sequence[Figure]) -> list[str]:
-    """What to know where processes of one figure and commit gave values far apart."""
-    unit = "s" if all(figure.unit == "seconds" for figure in figures) else ""
-    samples: list[tuple[str, float]] = []
-    for figure in figures:
-        params = ", ".join(repr(value) for _, value in figure.series.params)
-        name = figure.series.benchmark + (f"({params})" if params else "")
-        samples += [(f"{name} of {short(figure.commit)}", sample) for sample in figure.samples]
-    return processes_apart(samples, unit)
+def _agree(console: Console, seconds: float, *, yes: bool) -> None:
+    """Say how long the rest takes; Refused if that is long and nobody agreed."""
+    console.print(f"expected to take about {clock(seconds)}, as the first life did")
+    if seconds > LONG_SECONDS and not yes:
+        raise Refused(
+            f"this would take about {clock(seconds)} hours. Add --yes to begin, or measure less: a "
+            f"shorter range, fewer --rounds, or some benchmarks with --benchmark."
+        )
+
+
+def history_tables(figures: Sequence[Figure], commits: Sequence[Commit]) -> list[Table]:
+    """What `history` prints: a row a commit, and how far it lies from the row above.
+
+    The tables are of what the first few figures of the newest commit are of, the scheduler before
+    others; the page has all.
+    """
+    places = {commit.hash: place for place, commit in enumerate(commits)}
+    found: dict[str, dict[str, dict[str, Figure]]] = {}
+    for figure in sorted(figures, key=lambda figure: -places.get(figure.commit, -1)):
+        of_what, name = place_of(figure)
+        if figure.commit in places and not figure.failed:
+            found.setdefault(of_what, {}).setdefault(name, {})[figure.commit] = figure
+    titles = sorted(found, key=lambda title: not title.startswith("scheduler"))[:MOST_TABLES]
+    return [_table(title, found[title], commits) for title in titles]
+
+
+def _table(title: str, figures: dict[str, dict[str, Figure]], commits: Sequence[Commit]) -> Table:
+    units = {name: next(iter(of_name.values())).unit for name, of_name in figures.items()}
+    columns = (
+        Column("commit", "commit and subject", kind="text"),
+        *(Column(one, one, show=partial(figure_text, unit=unit)) for one, unit in units.items()),
+        Column("subject", "subject", kind="data"),
+    )
+    rows = []
+    above = ""
+    for commit in commits:
+        cells = [
+            _cell(of_name.get(commit.hash), of_name.get(above)) for of_name in figures.values()
+        ]
+        rows.append(
+            (Cell(commit.hash, note=commit.subject, text=commit.short), *cells, commit.subject)
+        )
+        above = commit.hash
+    caption = (
+        "Medians over processes, the difference to the row above beneath. A difference is no "
+        "verdict: noise alone makes some."
+    )
+    return Table(columns, rows, title, caption)
+
+
+def _cell(figure: Figure | None, before: Figure | None) -> Cell:
+    if figure is None or before is None or before.median == 0:
+        return Cell(figure and figure.median)
+    return Cell(figure.median, note=percentage(figure.median / before.median - 1, 1, signed=True))

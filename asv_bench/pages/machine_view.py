@@ -18,7 +18,6 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit, GitError, Repository, kind_of, short
 from asv_bench.history.asv_results import Better, Figure, Series, differing
 from asv_bench.history.change_points import Change
-from asv_bench.history.estimate import counted
 from asv_bench.history.histories import OWN, Histories
 from asv_bench.history.standing import (
     ANSWERS,
@@ -35,6 +34,7 @@ from asv_bench.output.figure_rows import words_of
 from asv_bench.output.record import RUNS
 from asv_bench.output.stored_json import Text, UnreadableFile, read_stored
 from asv_bench.output.table import percentage
+from asv_bench.words import counted
 
 LATELY = 20
 """Changes among so many of the newest commits that were measured are news."""

@@ -163,7 +163,7 @@ ListBenchmarks = Annotated[
         callback=_print_names,
     ),
 ]
-Yes = Annotated[bool, _option("--yes", "Begin without asking, however long it takes.")]
+Yes = Annotated[bool, _option("--yes", "Begin, however long it takes.")]
 
 
 @dataclass(frozen=True)

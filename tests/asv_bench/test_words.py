@@ -6,8 +6,6 @@ import math
 
 import pytest
 
-from asv_bench.history.asv_results import Figure, Series
-from asv_bench.history.history_session import process_contradictions as in_asv
 from asv_bench.words import first_of, processes_apart
 
 
@@ -28,13 +26,3 @@ def test_the_worst_are_listed_and_the_rest_counted() -> None:
     assert "figure 5 is 1 to 7 ms, figure 4" in sentence
     assert "figure 0" not in sentence
     assert "and 3 more. Make the machine idle and measure again" in sentence
-
-
-def test_processes_that_disagree_are_named_whoever_ran_them() -> None:
-    def figure(*samples: float) -> Figure:
-        series = Series("scheduler.Scheduler.track_step_time", (("model", "gpt2-tiny"),))
-        return Figure(series, "seconds", "own", "c" * 40, 0, samples, 0)
-
-    assert in_asv([figure(1.0, 1.1)]) == []
-    (sentence,) = in_asv([figure(1.0, 1.1, 42.0)])
-    assert "scheduler.Scheduler.track_step_time('gpt2-tiny') of cccccccc is 1 to 42" in sentence

@@ -19,9 +19,8 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure, dates_of, read_results
 from asv_bench.history.histories import Histories
-from asv_bench.history.history_session import HistorySession
+from asv_bench.history.history_session import HistorySession, history_tables
 from asv_bench.history.sessions import read_ratios
-from asv_bench.history.table import history_tables
 from asv_bench.measure import log
 from asv_bench.output.table import Table
 from asv_bench.subjects import choose, own_suite
@@ -256,7 +255,7 @@ def cells(table: Table) -> list[list[str]]:
     return [list(row) for row in zip(*(map(str, column.cells) for column in columns), strict=True)]
 
 
-def test_tables_are_of_scheduler_where_that_was_measured(tmp_path: Path) -> None:
+def test_tables_have_a_row_a_commit_the_scheduler_first(tmp_path: Path) -> None:
     figures = [
         figure_of("b" * 40, 2, "scheduler.Scheduler.track_step_time", TINY, 0.0022),
         figure_of("a" * 40, 1, "scheduler.Scheduler.track_step_time", TINY, 0.0020),
@@ -266,7 +265,8 @@ def test_tables_are_of_scheduler_where_that_was_measured(tmp_path: Path) -> None
         figure_of("c" * 40, 3, "scheduler.Scheduler.track_ttft", TINY, 0.6),
         figure_of("a" * 40, 1, "streaming.Streaming.track_step_time", TINY, 0.1),
     ]
-    (table,) = history_tables(figures, in_order(figures, tmp_path))
+    table, other = history_tables(figures, in_order(figures, tmp_path))
+    assert other.title == "streaming, gpt2-tiny"
     assert table.title == "scheduler, gpt2-tiny"
     names = [column.title for column in table.columns[1:-1]]
     assert names == ["TTFT", "step time", "seconds per token"]
@@ -276,15 +276,3 @@ def test_tables_are_of_scheduler_where_that_was_measured(tmp_path: Path) -> None
         ["bbbbbbbb", "-", "2.20 ms\n+10.0 %", "2.00 ms\n+100.0 %"],
         ["cccccccc", "600 ms", "-", "-"],
     ]
-    # Without it they are of what was selected.
-    decode = {"model": "gpt2", "batch": "8", "context": "128"}
-    figures = [
-        figure_of("a" * 40, 1, "decode.Decode.track_step_time", decode, 0.001),
-        figure_of("a" * 40, 1, "host.Startup.track_import", {}, 0.2),
-        figure_of("b" * 40, 2, "host.Startup.track_import", {}, 0.1),
-    ]
-    tables = history_tables(figures, in_order(figures, tmp_path))
-    assert [table.title for table in tables] == ["startup", "decode, gpt2, batch 8, context 128"]
-    assert cells(tables[0])[1] == ["bbbbbbbb", "100 ms\n-50.0 %"]
-    many = [figure_of("a" * 40, 1, f"host.Thing{n}.track_x", {}, 0.2) for n in range(9)]
-    assert len(history_tables(many, in_order(many, tmp_path))) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ from asv_bench.subjects.subject import Metric
 COMMITS = [f"{number:040x}" for number in range(12)]
 ROUNDS = 3
 UNUSABLE = COMMITS[5]
+RESULTS: list[LifeResults] = []
+"""Of the rounds that were made last."""
 
 
 class Machines:
@@ -72,13 +75,22 @@ def rounds_on(machines: Machines, kept: Log | None = None) -> LifeRounds:
     subject: Any = SimpleNamespace(metrics=[Metric("step", "s"), Metric("peak", "bytes")])
     nothing: Any = None
     kinds = dict.fromkeys(map(kind_of, machines.lasts))
-    results = {kind: LifeResults(subject, nothing, nothing, nothing) for kind in kinds}
-    return LifeRounds(machines, COMMITS, ROUNDS, results, kind_of, kept)
+    RESULTS[:] = [LifeResults(subject, nothing, nothing, nothing) for _ in kinds]
+    of_kind = dict(zip(kinds, RESULTS, strict=True))
+    return LifeRounds(
+        machines,
+        COMMITS,
+        ROUNDS,
+        kinds,
+        kind_of,
+        lambda due, lived: of_kind[due.kind].take(due.commit, lived),
+        kept,
+    )
 
 
 def assert_complete(rounds: LifeRounds) -> None:
-    for results in rounds.results.values():
-        assert isinstance(results, LifeResults)
+    assert rounds.unusable[UNUSABLE].reason == "it does not build"
+    for results in RESULTS:
         measured = {
             commit: [one.value for one in of_commit["step"]]
             for commit, of_commit in results.readings.items()
@@ -88,7 +100,6 @@ def assert_complete(rounds: LifeRounds) -> None:
             for number, commit in enumerate(COMMITS)
             if commit != UNUSABLE
         }
-        assert set(results.failed[UNUSABLE]) == {"step", "peak"}
         assert set(results.failed[COMMITS[0]]) == {"peak"}
 
 
@@ -96,31 +107,30 @@ def test_lives_of_lost_devices_are_measured_by_others_and_none_twice() -> None:
     machines = Machines({"a/0": 999, "a/1": 4, "a/2": 1, "b/0": 7, "b/1": 999})
     rounds = rounds_on(machines)
     told: list[int] = []
-    rounds.measure(lambda done, what, left: told.append(done))
+    rounds.measure(lambda done, what: told.append(done))
     assert_complete(rounds)
     counted = Counter((kind_of(device), commit) for device, commit in machines.lived)
     assert set(counted.values()) == {ROUNDS}
     assert max(told) < 2 * ROUNDS * len(COMMITS)
 
 
-def test_all_devices_begin_at_once_and_their_first_lives_count() -> None:
-    together = threading.Barrier(3, timeout=60)
+def test_all_devices_begin_at_once_and_how_long_it_takes_is_told_once() -> None:
+    together, begun = threading.Barrier(3, timeout=60), itertools.count()
 
     class Meeting(Machines):
         def round(self, cells: Sequence[str], order: Any = None, **where: Any) -> Round:
-            if not together.broken and len(self.lived) < 3:
+            if next(begun) < 3:
                 together.wait()
             return super().round(cells, order, **where)
 
     machines = Meeting({"a/0": 999, "a/1": 999, "a/2": 999})
     rounds = rounds_on(machines)
-    rounds.first_lives()
-    assert rounds.pace.of_lives(1) == 1.0
-    assert sorted(device for device, _ in machines.lived) == ["a/0", "a/1", "a/2"]
-    together.abort()
-    rounds.measure(lambda done, what, left: None)
+    told: list[float] = []
+    rounds.measure(lambda *_: None, told.append)
     assert_complete(rounds)
     assert len(machines.lived) == ROUNDS * (len(COMMITS) - 1)
+    # Of about all lives, a second each.
+    assert told == [pytest.approx(ROUNDS * len(COMMITS) / 3, abs=2)]
 
 
 def test_nothing_is_measured_where_a_life_of_a_first_commit_fails() -> None:
@@ -129,19 +139,19 @@ def test_nothing_is_measured_where_a_life_of_a_first_commit_fails() -> None:
             raise SampleFailed(cells[0], ("step",), "it printed no number")
 
     with pytest.raises(MeasurementFailed, match=r"nothing was measured: .*it printed no number"):
-        rounds_on(Failing({"a/0": 9, "a/1": 9})).first_lives()
+        rounds_on(Failing({"a/0": 9, "a/1": 9})).measure(lambda *_: None, lambda _: None)
 
 
 def test_one_device_goes_back_and_forth() -> None:
     machines = Machines({"a/0": 999})
-    rounds_on(machines).measure(lambda done, what, left: None)
+    rounds_on(machines).measure(lambda *_: None)
     usable = [commit for commit in COMMITS if commit != UNUSABLE]
     assert [commit for _, commit in machines.lived] == usable[::-1] + usable + usable[::-1]
 
 
 def test_each_device_measures_each_commit_before_any_measures_one_twice() -> None:
     machines = Machines({"a/0": 999, "a/1": 999, "a/2": 999})
-    rounds_on(machines).measure(lambda done, what, left: None)
+    rounds_on(machines).measure(lambda *_: None)
     # The last that is left of a round goes to whichever device is idle.
     assert len(set(machines.lived)) >= 0.8 * len(machines.lived)
 
@@ -151,16 +161,14 @@ def test_a_session_whose_last_device_of_a_kind_is_lost_goes_on_with_its_lives(
 ) -> None:
     path = tmp_path / "kept.jsonl"
     with pytest.raises(MeasurementFailed, match="on b are not measured"):
-        rounds_on(Machines({"a/0": 999, "b/0": 7}), Log(path)).measure(
-            lambda done, what, left: None
-        )
+        rounds_on(Machines({"a/0": 999, "b/0": 7}), Log(path)).measure(lambda *_: None)
     with path.open("a") as file:
         file.write('{"kind": "b", "commit"')  # as a process leaves it that is killed
     kept = Log(path)
     assert kept.restored == ROUNDS * (len(COMMITS) - 1) + 7
     machines = Machines({"a/0": 999, "b/0": 999})
     rounds = rounds_on(machines, kept)
-    rounds.measure(lambda done, what, left: None)
+    rounds.measure(lambda *_: None)
     assert_complete(rounds)
     assert {kind_of(device) for device, _ in machines.lived} == {"b"}
     assert len(machines.lived) == ROUNDS * (len(COMMITS) - 1) - 7

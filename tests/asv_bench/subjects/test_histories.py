@@ -222,17 +222,19 @@ def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
     assert {len(one.samples) for one in figures_in(tmp_path / "k")["step_ms"].values()} == {3}
 
 
-def test_the_estimate_counts_what_prepares_each_commit(history, toy: ToyRepository) -> None:
+def test_what_takes_long_begins_only_with_a_yes(
+    history, toy: ToyRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = toy.root / "kvtrail.toml"
-    path.write_text(path.read_text().replace("[metrics", 'setup = "sleep 0.3"\n[metrics', 1))
-    said = re.search(
-        r"expected to take about (\d+) s: 4 commits x 1 round, (\S+) s each and "
-        r"(\S+) s before a commit's first",
-        history("HEAD~4..HEAD", 1).text,
-    )
-    assert said is not None
-    assert float(said[3]) > 0.3
-    assert int(said[1]) >= 3 * 0.3 + 3 * float(said[2])
+    path.write_text(path.read_text().replace("[metrics", 'setup = "sleep 0.5"\n[metrics', 1))
+    # Three more setups take longer.
+    monkeypatch.setattr("asv_bench.history.history_session.LONG_SECONDS", 1.5)
+    with pytest.raises(Refused, match=r"--yes"):
+        history("HEAD~4..HEAD", 1)
+    assert not (kept / "asv").exists()
+    said = history("HEAD~4..HEAD", 1, "--yes")
+    assert "expected to take about 0:0" in said.text
+    assert len(figures_in(kept)["step_ms"]) == 4
 
 
 def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
@@ -251,7 +253,8 @@ def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
         return Round((0,), (moved,))
 
     monkeypatch.setattr(Lives, "round", on_two)
-    assert "(left) and" in history("HEAD~4..HEAD", 2).text
+    of_device = history("HEAD~4..HEAD", 2).record["results"]["device_factors"]
+    assert {*of_device.popitem()[1]["step_ms"]} == {"left", "right"}
     of_commit = figures_in(kept)["step_ms"].values()
     assert all(max(one.samples) < 1.01 * min(one.samples) for one in of_commit)
     elsewhere = ("--rounds", "1", "--results", str(kept.with_name("l")))
