@@ -15,8 +15,7 @@ import numpy as np
 
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.history.histories import Histories
-from asv_bench.history.standing import ANSWERS, JudgedChange, keep_answers
-from asv_bench.history.stored_changes import stored_changes
+from asv_bench.history.standing import ANSWERS, JudgedChange, keep_answers, stored_changes
 
 HERE, OTHER = "own-this", "own-other"
 STEP = "decode.Decode.track_step_time"
@@ -128,8 +127,8 @@ class PageProject:
         said = Comparison(f"{STEP}('gpt2', 8)", *ends, Verdict.SLOWER, 0.079, (0.07, 0.09), 0.95)
         judged = [
             JudgedChange(change, replace(said, pairs_used=8))
-            for change in stored_changes(self.histories, (), HERE).found
-            if change.series.param("batch") == "8"
+            for change in stored_changes(self.histories, ())[0]
+            if change.machine == HERE and ("batch", "8") in change.series.params
         ]
         keep_answers(folder / ANSWERS, "2026-11-20T10:00:00+00:00", judged)
         text = f'[[acknowledged]]\ncommit = "{fall[:10]}"\nwhy = "Names are <shorter> now."\n'

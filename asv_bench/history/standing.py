@@ -1,34 +1,57 @@
-"""What stands of changes: what comparing said of them, and which of them people live with."""
+"""Where stored histories moved, and what stands of it: compared, or lived with by somebody."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from asv_bench.compare.confirmation import Standing
-from asv_bench.compare.verdict import Comparison
-from asv_bench.errors import Refused
-from asv_bench.git.repository import kind_of
-from asv_bench.history.asv_results import EnvironmentFacts, Series, differing
-from asv_bench.history.change_points import Change
-from asv_bench.output.record import write_json
+from asv_bench.compare.comparison import Headway
+from asv_bench.compare.confirmation import Standing, Suspicion, confirm
+from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import NothingMeasured, NothingSelected, Refused
+from asv_bench.fleet.fleet import FleetOptions
+from asv_bench.git.repository import Commit, GitError, kind_of
+from asv_bench.history.asv_results import (
+    EnvironmentFacts,
+    Figure,
+    Results,
+    Series,
+    dates_of,
+    differing,
+)
+from asv_bench.history.change_points import Change, changes_in, points_of
+from asv_bench.history.histories import Histories
+from asv_bench.history.sessions import Ratios, SessionStarts, read_ratios, sessions_of
+from asv_bench.measure.log import Logged
+from asv_bench.measure.samples import Pair, RoundSource
+from asv_bench.output.console import print_sentences
+from asv_bench.output.progress import Progress
+from asv_bench.output.record import TableFiles, write_json
 from asv_bench.output.stored_json import Text, UnreadableFile, read_stored
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
+from asv_bench.process.machine import machine_facts
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.session import Session
+from asv_bench.subjects.choose import Choice
+from asv_bench.subjects.declared import DeclaredSubject
 
 ACKNOWLEDGED = "acknowledged.toml"
 ANSWERS = "asv-changes"
 """The folder beside asv's results that keeps what `changes` found out by comparing."""
-_STYLES = {
-    Standing.REGRESSION: "bold red",
-    Standing.IMPROVEMENT: "bold green",
-    Standing.UNRESOLVED: "yellow",
-    Standing.CANDIDATE: "yellow",
-}
+INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
+SourceOf: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[RoundSource]]
+AnswerKey: TypeAlias = tuple[Series, EnvironmentFacts, str]
+"""What the answer to a change is kept under; the text is the hash of its commit, or a label."""
+_STYLES = {Standing.REGRESSION: "bold red", Standing.IMPROVEMENT: "bold green"}
 _COLUMNS = (
     Column("benchmark", "benchmark and commit", kind="name"),
     Column("commit", "commit", kind="data"),
@@ -40,6 +63,89 @@ _COLUMNS = (
     Column("compared", "compared", show=percent(2, signed=True)),
     Column("standing", "standing"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class MachineHistory:
+    """The figures of one machine, and the line that its series run along."""
+
+    name: str
+    figures: Sequence[Figure]
+    dates: Mapping[str, int]  # when its commits were made, as `dates_of`
+    commits: Sequence[Commit]  # what was measured of the line, or labels; oldest first
+    off_line: int  # how many were measured and are not on the line
+    environments: Sequence[EnvironmentFacts]  # the last one measured is the first
+    sessions: SessionStarts
+    ratios: Ratios
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        results: Results,
+        histories: Histories,
+        complaints: list[str],
+        tip: str = "HEAD",
+    ) -> MachineHistory:
+        """What is stored, along the line of first parents that ends at `tip`."""
+        figures = [figure for figure in results.figures if figure.machine == name]
+        newest_first = sorted(figures, key=lambda figure: -figure.started_ms)
+        environments = list(dict.fromkeys(figure.environment for figure in newest_first))
+        dates = dates_of(figures)
+        line = histories.on_line(dates, tip)
+        ratios = read_ratios(histories.sessions, name, complaints)
+        return cls(name, figures, dates, *line, environments, sessions_of(figures), ratios)
+
+    def changes(self, figures: Sequence[Figure]) -> list[Change]:
+        """Where one series in one environment moved, oldest first."""
+        return changes_in(points_of(figures, self.commits, self.ratios, self.sessions))
+
+
+def stored_changes(
+    histories: Histories, patterns: Sequence[str], tip: str = "HEAD"
+) -> tuple[list[Change], list[str]]:
+    """The changes in the stored results, largest first, and notes for the reader.
+
+    Each environment of a machine is judged by itself, along the line of first parents that ends at
+    `tip`. One of the `patterns` is in a benchmark's name; none: all benchmarks. Raises
+    NothingMeasured if nothing is stored.
+    """
+    results = histories.read()
+    notes = list(results.complaints)
+    if not results.figures:
+        raise NothingMeasured(
+            " ".join(["no history is stored; `history` measures a range of commits.", *notes])
+        )
+    found: list[Change] = []
+    for name in sorted(results.machines):
+        stored = MachineHistory.of(name, results, histories, notes, tip)
+        if stored.off_line:
+            line = "the list of labels" if histories.labels else f"{tip}'s line of first parents"
+            notes.append(
+                f"{name}: {stored.off_line} of those measured are not on {line} and in no series."
+            )
+        if stored.environments[1:]:
+            listed = "; ".join(differing(one, stored.environments) for one in stored.environments)
+            notes.append(
+                f"{name} has results of {len(stored.environments)} environments, judged apart: "
+                f"{listed}."
+            )
+        by_series: dict[tuple[Series, EnvironmentFacts], list[Figure]] = {}
+        for figure in stored.figures:
+            if not patterns or any(text in figure.series.benchmark for text in patterns):
+                by_series.setdefault((figure.series, figure.environment), []).append(figure)
+        found += [change for members in by_series.values() for change in stored.changes(members)]
+    return sorted(found, key=lambda change: -abs(change.effect)), notes
+
+
+def is_with(
+    environment: EnvironmentFacts, python: str, torch: str | None, triton: str | None
+) -> bool:
+    """Whether figures of an environment were measured with these versions, as far as it says."""
+    minor = ".".join(python.split(".")[:2])
+    software = {"python": minor, "torch": torch or "none", "triton": triton or "none"}
+    stored = dict(environment)
+    return all(stored.get(name, version) == version for name, version in software.items())
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +171,22 @@ class AcknowledgedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the file may hold."""
 
     acknowledged: list[Acknowledgement] = []
+
+
+def read_acknowledged(folder: Path) -> list[Acknowledgement]:
+    """What is acknowledged in a folder of histories; Refused if the file there is another."""
+    path = folder / ACKNOWLEDGED
+    if not path.exists():
+        return []
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=AcknowledgedFile).acknowledged
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        raise Refused(f"{path} cannot be read: {str(error).removesuffix('.')}.") from None
+
+
+def reason_for(change: Change, acknowledged: Sequence[Acknowledgement]) -> str:
+    """Why a change is acknowledged; empty where it is not."""
+    return next((one.why for one in acknowledged if one.covers(change)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +225,6 @@ class JudgedChange:
             said += f": {percentage(answer.effect, 2, signed=True)} in {answer.pairs_used} pairs"
         return f"{said}. {self.acknowledged}" if self.acknowledged else said
 
-    @property
-    def bisection(self) -> str:
-        """How to find its commit; empty but where a regression may lie at several commits."""
-        change, is_regression = self.change, self.standing is Standing.REGRESSION
-        if self.answer is None or not is_regression or change.is_placed:
-            return ""
-        # Quotes around texts would end the shell's own; a dot finds them too.
-        pattern = re.escape(self.answer.benchmark).replace("'", ".")
-        command = "kvtrail bisect" if change.better else "nox -s bisect --"
-        return (
-            f"which one it was: {command} {change.since.short} {change.until.short} --metric "
-            f"'^{pattern}$'"
-        )
-
     def to_json(self) -> dict[str, Any]:
         """The change as JSON-ready values."""
         told = {"change": self.change.effect, "standing": self.standing}
@@ -127,22 +235,6 @@ class JudgedChange:
             "acknowledged": self.acknowledged or None,
             "confirmation": None if self.answer is None else told | self.answer.to_json(),
         }
-
-
-def read_acknowledged(folder: Path) -> list[Acknowledgement]:
-    """What is acknowledged in a folder of histories; Refused if the file there is another."""
-    path = folder / ACKNOWLEDGED
-    if not path.exists():
-        return []
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=AcknowledgedFile).acknowledged
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        raise Refused(f"{path} cannot be read: {str(error).removesuffix('.')}.") from None
-
-
-def reason_for(change: Change, acknowledged: Sequence[Acknowledgement]) -> str:
-    """Why a change is acknowledged; empty where it is not."""
-    return next((one.why for one in acknowledged if one.covers(change)), "")
 
 
 class _KeptAnswer(msgspec.Struct):
@@ -160,17 +252,8 @@ class _KeptAnswers(msgspec.Struct):
     changes: list[_KeptAnswer]
 
 
-AnswerKey = tuple[Series, EnvironmentFacts, str]
-"""What the answer to a change is kept under; the text is the hash of its commit, or a label."""
-
-
-def key_of(change: Change) -> AnswerKey:
-    """What the answer to a change is kept under."""
-    return change.series, change.environment, change.commit.hash
-
-
 def keep_answers(folder: Path, started: str, judged: Sequence[JudgedChange]) -> None:
-    """Write the changes that were compared, a file a machine; `started` tells runs apart.
+    """Write the changes that were compared, a file a machine.
 
     `started` is a time as ISO writes it, so that files in the order of their names are in the order
     of time.
@@ -224,13 +307,11 @@ def _row(entry: JudgedChange, all_of_them: Sequence[JudgedChange]) -> Row:
     others = [one.change for one in all_of_them if one.change.machine == change.machine]
     if environment := differing(change.environment, [one.environment for one in others]):
         note += f"\nwith {environment}"
-    standing = Cell(str(entry.standing), _STYLES.get(entry.standing, "dim"))
+    standing = Cell(str(entry.standing), _STYLES.get(entry.standing, ""))
     if entry.acknowledged:
         standing = Cell(f"acknowledged: {entry.acknowledged}", "dim")
     return (
-        Cell(
-            f"{series.benchmark}, {series.label}" if series.label else series.benchmark, note=note
-        ),
+        Cell(", ".join(filter(None, [series.benchmark, series.label])), note=note),
         change.commit.hash,
         change.since.hash,
         change.until.hash,
@@ -240,3 +321,155 @@ def _row(entry: JudgedChange, all_of_them: Sequence[JudgedChange]) -> Row:
         entry.answer.effect if entry.answer else None,
         standing,
     )
+
+
+class Confirming(Session):
+    """Which changes of stored histories stand, once the commits around them are compared.
+
+    Those are compared that were measured on this machine with this software, the largest first.
+    """
+
+    def __init__(
+        self,
+        histories: Histories,
+        found: Sequence[Change],  # as of `stored_changes`, with notes
+        notes: Sequence[str],
+        wanted: Sequence[Change],  # those to compare
+        choice: Choice,
+        settings: Mapping[str, Any],
+        subject: DeclaredSubject,
+        files: TableFiles,
+        how: MeasuringOptions,
+        hosts: FleetOptions,
+    ) -> None:
+        super().__init__("changes", settings, subject, files, how, hosts)
+        self._histories = histories
+        self._notes = notes
+        self._choice = choice
+        acknowledged = read_acknowledged(histories.folder)
+        self._reasons = {change: reason_for(change, acknowledged) for change in found}
+        here = machine_facts()
+        versions = here.python, here.torch, here.triton
+        self._wanted = [
+            change
+            for change in wanted
+            if not self._reasons[change]
+            and change.machine == here.name
+            and is_with(change.environment, *versions)
+        ]
+        self._suspicions: dict[Change, Suspicion] = {}
+        self._answers: dict[Suspicion, Comparison] = {}
+        self._is_interrupted = False
+
+    def known(self) -> ExitCode | None:
+        """See `Session`: no change is to be compared, or nothing differs between its commits."""
+        if self._wanted:
+            self._suspect()
+        for one in () if self._how.anyway else self._suspicions.values():
+            # A commit that the repository lacks is compared, and said to be lacking then.
+            with contextlib.suppress(GitError):
+                if self._subject.are_same(one.before, one.after):
+                    self._answers[one] = Comparison.of_same(one.benchmark, one.before, one.after)
+        return None if self._left() else self._code()
+
+    def _suspect(self) -> None:
+        """Find what to compare for each change; say of which the benchmark is gone."""
+        newest = self._wanted[0]
+        names = sorted({re.escape(change.series.benchmark) for change in self._wanted})
+        self._subject.near = [newest.since.hash, newest.until.hash]
+        # Stored results are read without the quotes of texts (`asv_results.Series`).
+        today: dict[str, str] = {}
+        with contextlib.suppress(NothingSelected):
+            # Names of benchmarks may have parameters behind them.
+            self._choice.choose(self._subject, [rf"^({'|'.join(names)})(\(|$)"])
+            today = {_unquoted(metric.name): metric.name for metric in self._subject.metrics}
+        for change in self._wanted:
+            found = today.get(_unquoted(change.series.name))
+            if found is not None:
+                self._suspicions[change] = Suspicion(change.since.hash, change.until.hash, found)
+            else:
+                gone = f"{change.series.name} is gone from today's benchmarks and is not compared."
+                print_sentences(self._console, [gone])
+
+    def _left(self) -> list[Suspicion]:
+        return [one for one in self._suspicions.values() if one not in self._answers]
+
+    def names(self) -> Sequence[str]:
+        return list(dict.fromkeys(end for one in self._left() for end in (one.before, one.after)))
+
+    def devices(self) -> Sequence[str]:
+        """See `Session`: where nothing is compared it needs none."""
+        return super().devices() if self._left() else ()
+
+    def begin(self) -> list[str]:
+        return [f"comparing the commits around {len(self._left())} changes"]
+
+    def source(self) -> AbstractContextManager[SourceOf]:
+        """See `Session`: what gives a source of some metrics."""
+        return self._subject.sources()
+
+    def measure(self, source: SourceOf) -> ExitCode:
+        """See `Session`: also after Ctrl-C, with what is known."""
+
+        def on_pair(_: Headway, measured: Mapping[str, Pair]) -> None:
+            self._record.samples.extend(pair.to_json() for pair in measured.values())
+            bar.show(len(self._record.samples))
+
+        @contextlib.contextmanager
+        def kept_or_new(benchmarks: Sequence[str]) -> Iterator[RoundSource]:
+            with source(benchmarks) as pairs:
+                yield Logged(pairs, self._log, "changes")
+
+        plan = ComparisonPlan().with_margin(self._how.margin / 100)
+        metrics = {metric.name: metric for metric in self._subject.metrics}
+        with Progress(self._console, "comparing", unit="pairs") as bar:
+            answers = confirm(self._left(), metrics, kept_or_new, on_pair, plan, self._noise)
+        self._answers |= answers.by_suspicion
+        self._is_interrupted = answers.is_interrupted
+        return self._code()
+
+    def _judged(self) -> list[JudgedChange]:
+        answers = {change: self._answers.get(one) for change, one in self._suspicions.items()}
+        return [
+            JudgedChange(change, answers.get(change), reason)
+            for change, reason in self._reasons.items()
+        ]
+
+    def _code(self) -> ExitCode:
+        """A confirmed regression outweighs a comparison that failed."""
+        if self._is_interrupted:
+            return ExitCode.INTERRUPTED
+        judged = self._judged()
+        if any(entry.standing is Standing.REGRESSION for entry in judged):
+            return ExitCode.REGRESSION
+        if any(entry.answer and entry.answer.verdict is Verdict.FAILED for entry in judged):
+            return ExitCode.FAILED
+        return ExitCode.GOOD
+
+    def print_answer(self) -> None:
+        """See `Session`; the answers are kept, and the page is built anew."""
+        judged = self._judged()
+        interrupted = [INTERRUPTED] if self._is_interrupted else []
+        self._record.notes += [*self._notes, *interrupted]
+        print_sentences(self._console, interrupted)
+        if judged or self._files.markdown or self._files.csv:
+            self._files.show(change_table(judged))
+        else:
+            self._console.print("no series moved by 1 % or more")
+        reasons = [entry.answer.reason for entry in judged if entry.answer]
+        print_sentences(self._console, filter(None, reasons))
+        keep_answers(self._histories.folder / ANSWERS, self._record.started, judged)
+        # Not at the top: every command would wait for jinja2.
+        from asv_bench.pages.site import build_page
+
+        self._console.print(f"page: {build_page(self._histories, self._console)}")
+
+    def results(self) -> dict[str, Any]:
+        return {
+            "interrupted": self._is_interrupted,
+            "changes": [entry.to_json() for entry in self._judged()],
+        }
+
+
+def _unquoted(name: str) -> str:
+    return re.sub("['\"]", "", name)

@@ -24,12 +24,12 @@ from asv_bench.history.standing import (
     Acknowledgement,
     AnswerKey,
     JudgedChange,
-    key_of,
+    MachineHistory,
+    is_with,
     read_acknowledged,
     read_answers,
     reason_for,
 )
-from asv_bench.history.stored_changes import MachineHistory, is_with
 from asv_bench.output.figure_rows import words_of
 from asv_bench.output.record import RUNS
 from asv_bench.output.stored_json import Text, UnreadableFile, read_stored
@@ -254,7 +254,7 @@ class MachineView:
         A comparison confirms it within the range in which it lies, or around that range where no
         other change is in between.
         """
-        kept = self.answers.get(key_of(change))
+        kept = self.answers.get((change.series, change.environment, change.commit.hash))
         standing = Standing.REGRESSION if change.is_worse else Standing.IMPROVEMENT
         if Standing.of(kept, is_worse=change.is_worse) is standing:
             return kept

@@ -305,10 +305,8 @@ def test_neighbours_with_the_same_files_are_measured_once(history, toy: ToyRepos
         ("", ("history", "HEAD^!", "--metric", "nothing"), "no metric is called nothing"),
         ("", ("history", "HEAD^!", "--reference", "."), "--reference"),
         ("", ("history", "1.9", "--axis", "labels"), r"needs \[axis\]"),
-        ("", ("changes", "--branch", "no-such"), "no-such"),
         (LABELS, ("history", "3.0"), "none of the labels"),
         (LABELS, ("history", "2.0..1.9"), "does not come after"),
-        (LABELS, ("changes", "--branch", "main"), "--branch"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
