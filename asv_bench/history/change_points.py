@@ -2,8 +2,7 @@
 
 Segments of equal level are fitted to the logs of a series (`stats.segments`), in units of the
 series' own noise. A change found so is a candidate: noise and a machine's drift can make one too.
-One commit that was measured badly can also misplace it, so a candidate has a range in which it
-lies. The noise is of each figure by itself, and of all figures of a session.
+One commit that was measured badly can also misplace it, so it has a range in which it lies.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,16 +57,12 @@ _Z95 = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One commit of a series: its figure, and the commit that it is divided by, if any.
-
-    `level` is the log of the figure's median, or of its ratio to the reference's; `session` says
-    which points were measured together.
-    """
+    """One commit of a series: its figure, and the commit that it is divided by, if any."""
 
     commit: Commit
     figure: Figure
-    level: float
-    session: int
+    level: float  # log of the figure's median, or of its ratio to the reference's
+    session: int  # which points were measured together
     reference: str | None = None
 
 
@@ -106,16 +101,35 @@ class Change:
 
     def to_json(self) -> dict[str, Any]:
         """The change as JSON-ready values."""
-        ends = ("before", "commit", "since", "until")
-        others = [one.name for one in fields(self) if one.name not in ("series", *ends)]
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        del values["series"]
         return {
             "benchmark": self.series.benchmark,
             "params": dict(self.series.params),
-            **{name: getattr(self, name).hash for name in ends},
             "subject": self.commit.subject,
-            **{name: getattr(self, name) for name in others},
+            **{key: one.hash if isinstance(one, Commit) else one for key, one in values.items()},
             "environment": dict(self.environment),
         }
+
+
+def points_of(
+    figures: Sequence[Figure], commits: Sequence[Commit], ratios: Ratios, sessions: SessionStarts
+) -> list[Point]:
+    """One series on one machine, in one environment, as points in the order of `commits`.
+
+    `ratios` (`sessions.read_ratios`) are used where every figure has one to the same reference:
+    ratios and plain figures do not mix. `sessions` are those of the machine.
+    """
+    by_commit = {one.commit: one for one in figures if not one.failed and one.median > 0}
+    shown = [(commit, by_commit[commit.hash]) for commit in commits if commit.hash in by_commit]
+    pairs = [ratios.get((one.series, one.commit, one.started_ms)) for _, one in shown]
+    is_related = None not in pairs and len({pair[0] for pair in pairs if pair}) == 1
+    points: list[Point] = []
+    for (commit, figure), pair in zip(shown, pairs, strict=True):
+        reference, divisor = pair if pair and is_related else (None, 1.0)
+        level = math.log(figure.median / divisor)
+        points.append(Point(commit, figure, level, sessions.session_of(figure), reference))
+    return points
 
 
 def changes_in(points: Sequence[Point]) -> list[Change]:
@@ -123,11 +137,12 @@ def changes_in(points: Sequence[Point]) -> list[Change]:
     if len(points) < 2:
         return []
     levels = np.array([point.level for point in points])
+    sessions = _sessions(points)
     samples = [point.figure.samples for point in points]
-    spread = spread_of(levels, _sessions(points), samples, are_ratios=bool(points[0].reference))
+    spread = _spread_of(levels, sessions, samples, are_ratios=bool(points[0].reference))
     session = spread.session / spread.commit
     if min(map(len, samples)) >= REPEATED:
-        ends = segment_ends(levels / spread.commit, _sessions(points), session, 1)
+        ends = segment_ends(levels / spread.commit, sessions, session, 1)
     elif spread.session == 0:
         # Each disturbed process would be a change and its undoing.
         ends = robust_segment_ends(levels / spread.commit)
@@ -135,9 +150,8 @@ def changes_in(points: Sequence[Point]) -> list[Change]:
         from scipy.ndimage import median_filter  # not at the top: every command would wait for it
 
         levels = median_filter(levels, 3, mode="nearest") / spread.commit
-        ends = segment_ends(levels, _sessions(points), session, 2, FILTERED_PENALTY)
-    starts = [0, *ends[:-1]]
-    segments = [points[start:end] for start, end in zip(starts, ends, strict=True)]
+        ends = segment_ends(levels, sessions, session, 2, FILTERED_PENALTY)
+    segments = [points[start:end] for start, end in pairwise([0, *ends])]
     found = (_change(before, after, spread) for before, after in pairwise(segments))
     return [change for change in found if abs(change.effect) >= LEAST_EFFECT]
 
@@ -148,20 +162,17 @@ def _sessions(points: Sequence[Point]) -> Labels:
 
 
 def _change(before: Sequence[Point], after: Sequence[Point], spread: Spread) -> Change:
-    last, first = before[-1], after[0]
-    points = [*before, *after]
-    levels = np.array([point.level for point in points])
-    noise = spread.commit
-    height, sd, values = step_between(
-        levels / noise, _sessions(points), spread.session / noise, len(before)
-    )
-    shift, width = height * noise, _Z95 * sd * noise
-    earliest, latest = places_of(values, len(before))
+    first, points = after[0], [*before, *after]
+    levels = np.array([point.level for point in points]) / spread.commit
+    session = spread.session / spread.commit
+    height, sd, values = step_between(levels, _sessions(points), session, len(before))
+    shift, width = height * spread.commit, _Z95 * sd * spread.commit
+    earliest, latest = _places_of(values, len(before))
     return Change(
         series=first.figure.series,
         machine=first.figure.machine,
         unit=first.figure.unit,
-        before=last.commit,
+        before=before[-1].commit,
         commit=first.commit,
         since=points[earliest - 1].commit,
         until=points[latest].commit,
@@ -177,77 +188,44 @@ def _change(before: Sequence[Point], after: Sequence[Point], spread: Spread) -> 
     )
 
 
-def places_of(levels: Floats, found: int) -> tuple[int, int]:
+def _places_of(levels: Floats, found: int) -> tuple[int, int]:
     """The first and last place where the one step of `levels` may be, `found` among them.
 
     Levels are in units of their noise; a place is the number of levels before the step. Every place
     is as probable beforehand; errors around the medians of both sides are of a Student t
     distribution, whose heavy tails let single commits be far off.
     """
-    places = range(1, len(levels))
-    costs = np.array([_cost(levels[:place]) + _cost(levels[place:]) for place in places])
+
+    def cost(side: Floats) -> float:
+        return float(robust_costs(side - np.median(side)).sum())
+
+    last = len(levels) - 1
+    costs = np.array([cost(levels[:place]) + cost(levels[place:]) for place in range(1, last + 1)])
     weights = np.exp(costs.min() - costs)
     below = np.cumsum(weights) / weights.sum()
     outside = (1.0 - PLACE_PROBABILITY) / 2.0
     earliest = 1 + int(np.searchsorted(below, outside))
     latest = 1 + int(np.searchsorted(below, 1.0 - outside))
-    return min(earliest, found), max(min(latest, places[-1]), found)
+    return min(earliest, found), max(min(latest, last), found)
 
 
-def _cost(levels: Floats) -> float:
-    return float(robust_costs(levels - np.median(levels)).sum())
-
-
-def points_of(
-    figures: Sequence[Figure],
-    commits: Sequence[Commit],
-    ratios: Ratios,
-    sessions: SessionStarts,
-) -> list[Point]:
-    """One series on one machine, in one environment, as points in the order of `commits`.
-
-    `ratios` (`sessions.read_ratios`) are used where every figure has one to the same reference:
-    ratios and plain figures do not mix. `sessions` are those of the machine.
-    """
-    by_commit = {
-        figure.commit: figure for figure in figures if not figure.failed and figure.median > 0
-    }
-    shown = [(commit, by_commit[commit.hash]) for commit in commits if commit.hash in by_commit]
-    paired = [ratios.get((figure.series, figure.commit, figure.started_ms)) for _, figure in shown]
-    references = {pair[0] if pair else None for pair in paired}
-    is_related = len(references) == 1 and None not in references
-    points: list[Point] = []
-    for (commit, figure), pair in zip(shown, paired, strict=True):
-        reference, divisor = pair if pair and is_related else (None, 1.0)
-        level = math.log(figure.median / divisor)
-        points.append(Point(commit, figure, level, sessions.session_of(figure), reference))
-    return points
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Standard deviations of the logs of figures.
-
-    `commit` is of what is new in each commit's figure, `session` of what a session adds to all of
-    its figures.
-    """
+class Spread(NamedTuple):
+    """Standard deviations of the logs of figures: what is new in each commit's figure, and what a
+    session adds to all of its figures."""
 
     commit: float
     session: float
 
 
-def spread_of(
+def _spread_of(
     levels: Floats, sessions: Labels, samples: Sequence[Sequence[float]], *, are_ratios: bool
 ) -> Spread:
-    """How the figures of a series vary, apart from a few changes.
+    """How the figures of a series vary, apart from a few changes; all arguments are by commit.
 
     Both are estimated from differences of neighbours, of which changes are outliers: the noise of a
-    commit from those in one session, that of sessions from those in two.
-
-    `levels` are logs of figures, `sessions` when they were measured, `samples` the processes; each
-    is by commit. With `are_ratios` figures were divided by a reference of their session: then
-    sessions differ by the reference's own noise at least; else by `SESSION_NOISE`, until
-    differences tell.
+    commit from those in one session, that of sessions from those in two. With `are_ratios` figures
+    were divided by a reference of their session: then sessions differ by the reference's own noise
+    at least; else by `SESSION_NOISE`, until differences tell.
     """
     differences = np.diff(levels)
     crosses = np.diff(sessions) != 0
@@ -268,7 +246,7 @@ def spread_of(
 
 
 def _noise_of_few(samples: Sequence[Sequence[float]], within: float) -> float:
-    """The same of so few commits that each difference may be a change: what processes say.
+    """The noise of so few commits that each difference may be a change: what processes say.
 
     Few of them say little, so that the error is taken for wider, as Student's t is.
     """
@@ -281,10 +259,9 @@ def _noise_of_few(samples: Sequence[Sequence[float]], within: float) -> float:
 
 
 def _noise_of(differences: Floats, samples: Sequence[Sequence[float]], within: float) -> float:
-    """What is new in each commit's figure.
+    """What is new in each commit's figure: no less than the spread of its own processes says.
 
-    It is no less than the spread of each commit's own processes says. With few commits, most
-    differences may be changes, and only the processes count.
+    With few commits, most differences may be changes, and only the processes count.
     """
     commits = len(differences) + 1
     if commits < _FEW and within > 0:
@@ -311,19 +288,16 @@ def _sd_of(differences: Floats, *, has_bulk: bool) -> float:
 
 def _noise_within(samples: Sequence[Sequence[float]]) -> float:
     """The error of a commit's median, from the spread of its processes; 0 if that is unknown."""
-    repeated = [one for one in samples if len(one) >= REPEATED and min(one) > 0]
-    if not repeated:
-        return 0.0
-    return math.sqrt(statistics.fmean(_median_variance(np.log(one)) for one in repeated))
+    logs = [np.sort(np.log(one)) for one in samples if len(one) >= REPEATED and min(one) > 0]
+    return math.sqrt(statistics.fmean(map(_median_variance, logs))) if logs else 0.0
 
 
-def _median_variance(values: Floats) -> float:
+def _median_variance(ordered: Floats) -> float:
     """Of the median of as many values drawn from these, with any of them more than once.
 
     This bootstrap needs no shape of the noise, so it sees that a median jumps between two modes.
     """
-    weights = np.diff(_lower_half(len(values)))
-    ordered = np.sort(values)
+    weights = np.diff(_lower_half(len(ordered)))
     return float(weights @ (ordered - weights @ ordered) ** 2)
 
 
