@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.git.repository import Commit, Repository, commits_in_order, commits_on_line
-from asv_bench.history.asv_results import Figure, Results, read_results
-from asv_bench.history.sessions import SESSIONS
+from asv_bench.git.repository import Commit, Repository, commits_on_line
+from asv_bench.history.asv_results import Results, read_results
 from asv_bench.output.record import WORKPLACE
 from asv_bench.subjects.declared import DeclaredSubject
 
@@ -40,14 +39,12 @@ class Histories:
 
         Raises Refused where another place is named for kvtrail's own.
         """
-        if subject.is_own:
-            if folder is not None:
-                raise Refused(
-                    "--results is for a subject's file; kvtrail's own are kept in reports/."
-                )
-            return cls.of_checkout(subject.repository)
-        kept = folder or WORKPLACE / "subjects" / subject.name
-        return cls(subject.name, kept, kept, subject.repository, subject.labels)
+        if not subject.is_own:
+            kept = folder or WORKPLACE / "subjects" / subject.name
+            return cls(subject.name, kept, kept, subject.repository, subject.labels)
+        if folder is not None:
+            raise Refused("--results is for a subject's file; kvtrail's own are kept in reports/.")
+        return cls.of_checkout(subject.repository)
 
     @property
     def is_own(self) -> bool:
@@ -67,33 +64,19 @@ class Histories:
     @property
     def sessions(self) -> Path:
         """Ratios to references."""
-        return self.folder / SESSIONS
+        return self.folder / "asv-sessions"
 
     @property
     def pages(self) -> Path:
         """The self-contained pages."""
         return self.folder / "pages"
 
-    def read(self) -> Results:
-        """What is stored of commits or labels, by their names."""
-        return self.named(read_results(self.results))
-
-    def named(self, results: Results) -> Results:
-        """Results with labels in place of the hashes under which they are filed."""
+    def read(self, directory: Path | None = None) -> Results:
+        """What a results directory, by default `results`, holds of commits, or labels by name."""
+        results = read_results(directory or self.results)
         labels = {filed_under(label): label for label in self.labels}
-        if not labels:
-            return results
-
-        def named(figure: Figure) -> Figure:
-            return replace(figure, commit=labels.get(figure.commit, figure.commit))
-
-        return replace(results, figures=tuple(map(named, results.figures)))
-
-    def in_order(self, dates: Mapping[str, int]) -> list[Commit]:
-        """All that was measured, earlier ones first; `dates` as in `commits_in_order`."""
-        if not self.labels:
-            return commits_in_order(dates, Repository(self.repository))
-        return [Commit(label) for label in self.labels if label in dates]
+        named = (replace(one, commit=labels.get(one.commit, one.commit)) for one in results.figures)
+        return replace(results, figures=tuple(named)) if labels else results
 
     def on_line(self, dates: Mapping[str, int], tip: str = "HEAD") -> tuple[list[Commit], int]:
         """What a series runs along, and how many of those measured are not on it.
@@ -102,7 +85,7 @@ class Histories:
         """
         if not self.labels:
             return commits_on_line(dates, Repository(self.repository), tip)
-        line = self.in_order(dates)
+        line = [Commit(label) for label in self.labels if label in dates]
         return line, len(dates) - len(line)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -25,7 +26,7 @@ from asv_bench.fleet.fleet import (
     record_of,
 )
 from asv_bench.git.repository import Commit
-from asv_bench.history.asv_results import Figure
+from asv_bench.history.asv_results import Figure, Series
 from asv_bench.history.histories import Histories
 from asv_bench.history.life_results import LifeResults
 from asv_bench.history.life_rounds import Due, LifeRounds, Lived
@@ -33,10 +34,10 @@ from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.figure_rows import figure_text, place_of
+from asv_bench.output.figure_rows import figure_text
 from asv_bench.output.progress import Progress, clock
 from asv_bench.output.record import RUNS, Record, command_line
-from asv_bench.output.table import Cell, Column, Table, percentage
+from asv_bench.output.table import Cell, Column, Row, Table, percent
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
 
@@ -44,7 +45,7 @@ LONG_SECONDS = 3600.0
 """Work that is expected to take longer is begun only where the user has agreed."""
 KEPT = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
 """Folders of histories that a session may write to."""
-MOST_TABLES = 4
+MOST_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class HistorySession:
         self._command = command
 
     def measure(self, commits: Sequence[str], console: Console, *, yes: bool) -> Measured:
-        """Measure lives in rounds; what takes long wants a yes.
+        """Measure lives of commits, the oldest first, in rounds; what takes long wants a yes.
 
         An interrupted session is not filed: its lives are kept, and the same command goes on with
         them.
@@ -131,7 +132,7 @@ class HistorySession:
                 results[due.kind].take(due.commit, lived)
 
             kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
-            rounds = LifeRounds(source, commits[::-1], self.rounds, results, kind_of, take, kept)
+            rounds = LifeRounds(source, commits, self.rounds, results, kind_of, take, kept)
             self._measure(rounds, kept, console, partial(_agree, console, yes=yes))
             for commit, error in rounds.unusable.items():
                 if not error.is_lacking:
@@ -196,47 +197,34 @@ def _agree(console: Console, seconds: float, *, yes: bool) -> None:
         )
 
 
-def history_tables(figures: Sequence[Figure], commits: Sequence[Commit]) -> list[Table]:
-    """What `history` prints: a row a commit, and how far it lies from the row above.
+def history_table(figures: Sequence[Figure], commits: Sequence[Commit]) -> Table:
+    """What `history` prints: a row for each figure and commit, which are in order.
 
-    The tables are of what the first few figures of the newest commit are of, the scheduler before
-    others; the page has all.
+    Each says how far it lies from the row above. It is of the first few figures, the scheduler's
+    before others; the page has all.
     """
-    places = {commit.hash: place for place, commit in enumerate(commits)}
-    found: dict[str, dict[str, dict[str, Figure]]] = {}
-    for figure in sorted(figures, key=lambda figure: -places.get(figure.commit, -1)):
-        of_what, name = place_of(figure)
-        if figure.commit in places and not figure.failed:
-            found.setdefault(of_what, {}).setdefault(name, {})[figure.commit] = figure
-    titles = sorted(found, key=lambda title: not title.startswith("scheduler"))[:MOST_TABLES]
-    return [_table(title, found[title], commits) for title in titles]
-
-
-def _table(title: str, figures: dict[str, dict[str, Figure]], commits: Sequence[Commit]) -> Table:
-    units = {name: next(iter(of_name.values())).unit for name, of_name in figures.items()}
+    of_series: dict[Series, dict[str, Figure]] = {}
+    for figure in sorted(figures, key=lambda one: not one.series.benchmark.startswith("scheduler")):
+        of_series.setdefault(figure.series, {})[figure.commit] = figure
+    rows: list[Row] = []
+    for series, by_commit in islice(of_series.items(), MOST_SHOWN):
+        rows += [()] if rows else []
+        above: float | None = None
+        for commit in commits:
+            if commit.hash not in by_commit:
+                continue
+            median = by_commit[commit.hash].median
+            text = figure_text(median, by_commit[commit.hash].unit)
+            name = Cell(commit.hash, text=commit.short)
+            change = median / above - 1 if above else None
+            rows.append((series.name, name, commit.subject, Cell(median, text=text), change))
+            above = median
     columns = (
-        Column("commit", "commit and subject", kind="text"),
-        *(Column(one, one, show=partial(figure_text, unit=unit)) for one, unit in units.items()),
-        Column("subject", "subject", kind="data"),
+        Column("figure", "figure", kind="name"),
+        Column("commit", "commit", kind="text"),
+        Column("subject", "subject", kind="text"),
+        Column("median", "median"),
+        Column("change", "to the row above", show=percent(1, signed=True)),
     )
-    rows = []
-    above = ""
-    for commit in commits:
-        cells = [
-            _cell(of_name.get(commit.hash), of_name.get(above)) for of_name in figures.values()
-        ]
-        rows.append(
-            (Cell(commit.hash, note=commit.subject, text=commit.short), *cells, commit.subject)
-        )
-        above = commit.hash
-    caption = (
-        "Medians over processes, the difference to the row above beneath. A difference is no "
-        "verdict: noise alone makes some."
-    )
-    return Table(columns, rows, title, caption)
-
-
-def _cell(figure: Figure | None, before: Figure | None) -> Cell:
-    if figure is None or before is None or before.median == 0:
-        return Cell(figure and figure.median)
-    return Cell(figure.median, note=percentage(figure.median / before.median - 1, 1, signed=True))
+    caption = "Medians over processes. A difference is no verdict: noise alone makes some."
+    return Table(columns, rows, "history", caption)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from asv_bench.history.asv_results import BENCHMARKS, Results, read_benchmarks, read_results
+from asv_bench.history.asv_results import BENCHMARKS, Results, read_benchmarks
 from asv_bench.history.histories import Histories, filed_under
 from asv_bench.history.life_rounds import Lived
 from asv_bench.measure.samples import Reading
@@ -102,10 +102,10 @@ class LifeResults:
             write_json(session / self.machine.name / "machine.json", {**facts, "version": 1})
             for commit in dict.fromkeys([*self.readings, *self.failed]):
                 self._save(commit, described, facts, session, factors)
-            measured = read_results(session)
+            measured = self.histories.read(session)
             for path in session.rglob("*.json"):
                 self._keep(path, self.results / path.relative_to(session))
-        return self.histories.named(measured)
+        return measured
 
     def _keep(self, path: Path, target: Path) -> None:
         """Keep a file of the session, results beside those of earlier sessions.

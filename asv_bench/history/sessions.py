@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,35 +20,14 @@ from asv_bench.history.asv_results import Figure, Series
 from asv_bench.output.record import write_json
 from asv_bench.output.stored_json import Moment, Positive, Text, UnreadableFile, read_stored
 
-Ratios = dict[tuple[Series, str, int], tuple[str, float]]
+Ratios: TypeAlias = dict[tuple[Series, str, int], tuple[str, float]]
 """By series, commit and time of measurement in milliseconds: the reference, and its figure."""
 
-SESSIONS = "asv-sessions"
-"""The folder below reports."""
 APART_MS = 15 * 60 * 1000
 """A longer time in which no benchmark started lies between two sessions."""
 
 
-class _RelatedFigure(msgspec.Struct, frozen=True):
-    benchmark: Text
-    params: tuple[tuple[Text, str], ...]
-    commit: Text
-    started_ms: Moment
-    value: float
-    reference_value: Positive
-    ratio: float
-
-
-class _RelatedSession(msgspec.Struct, frozen=True):
-    """One file: what was measured beside `reference`, a full hash or a label."""
-
-    schema: Literal[1]
-    reference: Text
-    figures: list[_RelatedFigure]
-
-
-@dataclass(frozen=True, slots=True)
-class SessionStarts:
+class SessionStarts(NamedTuple):
     """When the sessions of a machine began, in milliseconds since 1970, ascending."""
 
     begun_ms: tuple[int, ...]
@@ -70,26 +48,44 @@ def sessions_of(figures: Iterable[Figure]) -> SessionStarts:
     return SessionStarts((*starts[:1], *later))
 
 
+class _RelatedFigure(msgspec.Struct):
+    benchmark: Text
+    params: tuple[tuple[Text, str], ...]
+    commit: Text
+    started_ms: Moment
+    value: float
+    reference_value: Positive
+    ratio: float
+
+
+class _RelatedSession(msgspec.Struct):
+    """One file: what was measured beside `reference`, a full hash or a label."""
+
+    schema: Literal[1]
+    reference: Text
+    figures: list[_RelatedFigure]
+
+
 def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Path | None:
     """Keep what one session measured on one machine beside its reference; returns the file.
 
     `reference` is the full hash of a commit, or a label, measured in the same, interleaved rounds.
     None where it gave no figure to divide by.
     """
-    given = [figure for figure in figures if not figure.failed and figure.median > 0]
-    divisors = {figure.series: figure.median for figure in given if figure.commit == reference}
+    given = {figure: figure.median for figure in figures if figure.samples and figure.median > 0}
+    divisors = {one.series: value for one, value in given.items() if one.commit == reference}
     rows = [
         _RelatedFigure(
-            figure.series.benchmark,
-            figure.series.params,
-            figure.commit,
-            figure.started_ms,
-            figure.median,
-            divisors[figure.series],
-            figure.median / divisors[figure.series],
+            one.series.benchmark,
+            one.series.params,
+            one.commit,
+            one.started_ms,
+            value,
+            divisor,
+            value / divisor,
         )
-        for figure in given
-        if figure.series in divisors
+        for one, value in given.items()
+        if (divisor := divisors.get(one.series))
     ]
     if not rows:
         return None
