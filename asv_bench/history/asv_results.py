@@ -13,9 +13,8 @@ import json
 import math
 import shutil
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -30,15 +29,13 @@ from asv_bench.output.stored_json import (
     UnreadableFile,
     count,
     decoded,
-    parsed,
     positive,
     read_stored,
     require_schema,
     text,
 )
 
-BENCHMARKS = "benchmarks.json"
-NOT_RESULTS = ("machine.json", BENCHMARKS)
+BENCHMARKS, MACHINE = "benchmarks.json", "machine.json"
 TIMES = ("seconds", "floors")
 """Units whose figures cannot be zero; what the others count can."""
 
@@ -91,10 +88,6 @@ class Series:
             for name, value in self.params
         )
 
-    def param(self, name: str) -> str | None:
-        """The value of one parameter, None where there is no such."""
-        return dict(self.params).get(name)
-
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -109,12 +102,7 @@ class Figure:
     started_ms: int  # when it was measured, in milliseconds since 1970
     environment: EnvironmentFacts = ()
     """With what; those of different environments are of different series."""
-    better: Better = ""  # of a metric
-
-    @property
-    def is_metric(self) -> bool:
-        """Whether it is of a subject's metric rather than of a benchmark that asv ran."""
-        return bool(self.better)
+    better: Better = ""  # of a subject's metric
 
     @property
     def failed(self) -> bool:
@@ -139,35 +127,21 @@ class Figure:
 class Results:
     """Everything in a results directory, oldest commit first."""
 
-    benchmarks: Mapping[str, Benchmark]
-    machines: Mapping[str, Mapping[str, str]]
+    machines: Mapping[str, Mapping[str, str]]  # facts by the machine's name
     figures: tuple[Figure, ...]
     """One for each series, commit, machine and environment. Where several sessions measured it,
     that of the session with the most samples, and of equal ones the newest."""
     complaints: tuple[str, ...] = ()  # a sentence for each file of which something was left out
-    files: Mapping[Path, tuple[Figure, ...]] = field(default_factory=dict)
-    """What was read of each result file."""
-    faulty: frozenset[Path] = frozenset()  # those of which something was left out
-
-    def environments_of(self, machine: str) -> list[EnvironmentFacts]:
-        """The environments in which a machine measured, the newest first."""
-        newest: dict[EnvironmentFacts, int] = {}
-        for figure in self.figures:
-            if figure.machine == machine:
-                environment = figure.environment
-                newest[environment] = max(newest.get(environment, 0), figure.started_ms)
-        return sorted(newest, key=lambda environment: -newest[environment])
+    files: Mapping[Path, Sequence[Figure]] = field(default_factory=dict)
+    """What was read of each result file that is right as a whole."""
 
 
 def differing(environment: EnvironmentFacts, others: Collection[EnvironmentFacts]) -> str:
     """The facts of an environment that are not the same in all of the others, readable."""
-    names = [
-        name for name, value in environment if any((name, value) not in other for other in others)
-    ]
-    facts = dict(environment)
+    facts = dict(one for one in environment if any(one not in other for other in others))
     # asv's name for an environment repeats what is in it.
-    told = [name for name in names if name != "env_name"] or names
-    return ", ".join(f"{name} {facts[name]}" for name in told)
+    told = {name: value for name, value in facts.items() if name != "env_name"} or facts
+    return ", ".join(f"{name} {value}" for name, value in told.items())
 
 
 def read_results(directory: Path) -> Results:
@@ -179,120 +153,86 @@ def read_results(directory: Path) -> Results:
     complaints: list[str] = []
     benchmarks = read_benchmarks(directory / BENCHMARKS, complaints)
     machines: dict[str, dict[str, str]] = {}
-    files: dict[Path, tuple[Figure, ...]] = {}
-    faulty: set[Path] = set()
+    files: dict[Path, list[Figure]] = {}
+    found: list[Figure] = []
     for folder in sorted(path for path in directory.glob("*") if path.is_dir()):
-        paths = [path for path in sorted(folder.glob("*.json")) if path.name not in NOT_RESULTS]
-        description = folder / "machine.json"
-        if not paths and not description.is_file():
+        paths = sorted(path for path in folder.glob("*.json") if path.name != MACHINE)
+        if not paths and not (folder / MACHINE).is_file():
             continue
         try:
-            machine, facts = read_stored(description, "asv's machine.json", _machine)
+            machine, facts = read_stored(folder / MACHINE, "asv's machine.json", _machine)
         except UnreadableFile as error:
             machine, facts = folder.name, {}
             complaints.append(f"{error} The machine goes by its folder's name, {machine}.")
         machines[machine] = facts
         for path in paths:
             wrong: list[str] = []
-            read = partial(_figures, path, machine, benchmarks, wrong)
             try:
-                files[path] = read_stored(path, "a result file of asv", read)
+                file = read_stored(path, "a result file of asv", _ResultFile)
             except UnreadableFile as error:
-                wrong.append(f"{error} It is left out.")
+                complaints.append(f"{error} It is left out.")
+                continue
+            figures = _figures(file, machine, benchmarks, wrong)
+            found += figures
             if wrong:
-                more = f" So are {len(wrong) - 1} more of its entries." if wrong[1:] else ""
-                complaints.append(wrong[0] + more)
-                faulty.add(path)
-    best = _best_sessions(figure for figures in files.values() for figure in figures)
-    return Results(benchmarks, machines, best, tuple(complaints), files, frozenset(faulty))
+                more = f", and so are {len(wrong) - 1} more of its entries" if wrong[1:] else ""
+                complaints.append(f"{path}: {wrong[0]}. It is left out{more}.")
+            else:
+                files[path] = figures
+    # Of figures that differ in their session alone the one that counts.
+    best: dict[tuple[Any, ...], Figure] = {}
+    for figure in found:
+        key = (figure.series, figure.machine, figure.environment, figure.commit)
+        other = best.setdefault(key, figure)
+        if (len(figure.samples), figure.started_ms) > (len(other.samples), other.started_ms):
+            best[key] = figure
+    order = attrgetter("committed_ms", "commit", "series.benchmark")
+    return Results(machines, tuple(sorted(best.values(), key=order)), tuple(complaints), files)
 
 
 def read_benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
-    """What asv knows about each benchmark; one that is not described right is left out.
-
-    A sentence for each of these is appended to `complaints`.
-    """
-    found: dict[str, Benchmark] = {}
-    what = "asv's benchmarks.json"
+    """What asv knows about each benchmark; nothing, and a complaint, where the file is another."""
+    if not path.exists():
+        return {}
     try:
-        entries = read_stored(path, what, partial(_versioned, 2)) if path.exists() else {}
+        return read_stored(path, "asv's benchmarks.json", _benchmarks)
     except UnreadableFile as error:
         complaints.append(f"{error} Without it no result can be read; `bench` writes it again.")
         return {}
-    for name, entry in entries.items():
-        if name == "version":
-            continue
-        try:
-            found[name] = parsed(path, what, entry, partial(_benchmark, name))
-        except UnreadableFile as error:
-            complaints.append(f"{error} {name} is left out.")
-    return found
 
 
 def write_published(results: Results, source: Path, target: Path) -> None:
     """Make `target` a copy for asv's pages of what `read_results` read from `source`.
 
     asv stops at a file that is not its own, and takes the mean over files of one commit. So the
-    copy leaves out faulty files, and what each file has of benchmarks that another session counts
-    for.
+    copy leaves out faulty files, and of each file the benchmarks for which another session counts.
     """
     counted = set(map(id, results.figures))
-    for path in [source / BENCHMARKS, *source.glob("*/machine.json")]:
+    for path in [source / BENCHMARKS, *source.glob(f"*/{MACHINE}")]:
         if path.is_file():
             copy = target / path.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
     for path, figures in results.files.items():
         shown = {figure.series.benchmark for figure in figures if id(figure) in counted}
-        if path not in results.faulty and shown:
+        if shown:
             content = decoded(path.read_bytes())
             rows = content["results"].items()
             content["results"] = {name: row for name, row in rows if name in shown}
             write_text(target / path.relative_to(source), json.dumps(content))
 
 
-def dates_of(figures: Iterable[Figure]) -> dict[str, int]:
-    """When the commits of figures were made, in milliseconds since 1970, by full hash."""
-    return {figure.commit: figure.committed_ms for figure in figures}
-
-
-def plain(param: str) -> str:
-    """A parameter without the quotes of its `repr`."""
-    try:
-        return str(ast.literal_eval(param))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return param
-
-
-def _best_sessions(figures: Iterable[Figure]) -> tuple[Figure, ...]:
-    """Of the figures that differ in their session alone the one that counts, by dates of commits.
-
-    It is that of most samples, and of equal ones the newest.
-    """
-    best: dict[tuple[Series, str, EnvironmentFacts, str], Figure] = {}
-    for figure in figures:
-        key = (figure.series, figure.machine, figure.environment, figure.commit)
-        other = best.setdefault(key, figure)
-        if (len(figure.samples), figure.started_ms) > (len(other.samples), other.started_ms):
-            best[key] = figure
-    order = ("committed_ms", "commit", "series.benchmark")
-    return tuple(sorted(best.values(), key=attrgetter(*order)))
-
-
-def _versioned(wanted: int, content: dict[str, Any]) -> dict[str, Any]:
-    """A file of asv, of which the version is right if it names one."""
-    if "version" in content:
-        require_schema(content, wanted, "version")
-    return content
-
-
-def _benchmark(name: str, entry: dict[str, Any]) -> Benchmark:
-    return msgspec.convert({**entry, "name": name}, Benchmark)
+def _benchmarks(content: dict[str, Any]) -> dict[str, Benchmark]:
+    require_schema({"version": 2, **content}, 2, "version")
+    entries = {name: entry for name, entry in content.items() if name != "version"}
+    named = {name: {**entry, "name": name} for name, entry in entries.items()}
+    return msgspec.convert(named, dict[str, Benchmark])
 
 
 def _machine(content: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    require_schema({"version": 1, **content}, 1, "version")
     known = ("machine", "version")
-    facts = {key: str(value) for key, value in _versioned(1, content).items() if key not in known}
+    facts = {key: str(value) for key, value in content.items() if key not in known}
     return text(content["machine"]), facts
 
 
@@ -304,6 +244,7 @@ class _ResultFile(msgspec.Struct):
     params: dict[str, Any] | None = None
     python: Any = None
     env_name: Any = None
+    version: Literal[2] = 2
 
     @property
     def environment(self) -> EnvironmentFacts:
@@ -322,30 +263,13 @@ class _ResultRow(msgspec.Struct):
     started_at: Moment | None = None
     samples: list[list[Any] | None] | None = None
 
-    def by_parameters(self) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
-        """Parameters, and what is stored as their samples; nothing where the benchmark failed."""
-        combinations = list(itertools.product(*(self.params or ())))
-        nothing = [None] * len(combinations)
-        columns = self.result or nothing, self.samples or nothing
-        for texts, value, samples in zip(combinations, *columns, strict=True):
-            is_skipped = isinstance(value, float) and math.isnan(value)
-            if not is_skipped:
-                # asv keeps the median alone where it was not asked for samples.
-                alone = [] if value is None else [value]
-                yield tuple(map(plain, texts)), alone if samples is None else samples
-
 
 def _figures(
-    path: Path,
-    machine: str,
-    benchmarks: Mapping[str, Benchmark],
-    wrong: list[str],
-    content: dict[str, Any],
-) -> tuple[Figure, ...]:
-    """All figures of one result file; sentences about faulty entries go to `wrong`."""
-    file = msgspec.convert(_versioned(2, content), _ResultFile)
+    file: _ResultFile, machine: str, benchmarks: Mapping[str, Benchmark], wrong: list[str]
+) -> list[Figure]:
+    """All figures of one result file; what of its entries is wrong goes to `wrong`."""
     environment = file.environment
-    figures: list[Figure] = []
+    found: list[Figure] = []
     for name, values in file.results.items():
         benchmark = benchmarks.get(name)
         try:
@@ -353,9 +277,9 @@ def _figures(
             if benchmark is None or columns.get("version") != benchmark.version:
                 continue
             row = msgspec.convert(columns, _ResultRow)
-            of_row = [
+            found += [
                 Figure(
-                    series=Series(name, tuple(zip(benchmark.param_names, params, strict=True))),
+                    series=series,
                     unit=benchmark.unit,
                     machine=machine,
                     commit=file.commit_hash,
@@ -365,32 +289,41 @@ def _figures(
                     environment=environment,
                     better=benchmark.better,
                 )
-                for params, stored in row.by_parameters()
-                if (samples := _samples(path, benchmark, params, stored, wrong)) or not stored
+                for series, samples in _by_parameters(benchmark, row, wrong)
             ]
         except (ValueError, msgspec.MsgspecError) as error:
-            wrong.append(f"{path}: {name} is no row of asv ({error}). It is left out.")
-        else:
-            figures += of_row
-    return tuple(figures)
+            wrong.append(f"{name} is no row of asv: {error}")
+    return found
 
 
-def _samples(
-    path: Path,
-    benchmark: Benchmark,
-    params: Sequence[str],
-    stored: Sequence[Any],
-    wrong: list[str],
-) -> tuple[float, ...]:
-    """What of the stored samples are figures."""
+def _by_parameters(
+    benchmark: Benchmark, row: _ResultRow, wrong: list[str]
+) -> Iterator[tuple[Series, tuple[float, ...]]]:
+    """Samples of each combination of parameters; none where the benchmark failed."""
+    combinations = list(itertools.product(*(row.params or ())))
+    nothing = [None] * len(combinations)
+    columns = row.result or nothing, row.samples or nothing
     figure_of = positive if benchmark.unit in TIMES else count
-    kept: list[float] = []
-    for sample in stored:
-        try:
-            kept.append(figure_of(sample))
-        except ValueError as error:
-            wrong.append(
-                f"{path}: a sample of {benchmark.name}({', '.join(params)}) is wrong: {error}. It "
-                f"is left out."
-            )
-    return tuple(kept)
+    for texts, value, samples in zip(combinations, *columns, strict=True):
+        if isinstance(value, float) and math.isnan(value):
+            continue  # it was skipped
+        values = zip(benchmark.param_names, map(_plain, texts), strict=True)
+        series = Series(benchmark.name, tuple(values))
+        # asv keeps the median alone where it was not asked for samples.
+        stored = samples or ([] if value is None else [value])
+        kept: list[float] = []
+        for sample in stored:
+            try:
+                kept.append(figure_of(sample))
+            except ValueError as error:
+                wrong.append(f"a sample of {series.name} is wrong: {error}")
+        if kept or not stored:
+            yield series, tuple(kept)
+
+
+def _plain(param: str) -> str:
+    """A parameter without the quotes of its `repr`."""
+    try:
+        return str(ast.literal_eval(param))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return param

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from asv_bench.history.asv_results import BENCHMARKS, Results, read_benchmarks
+from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Results, read_benchmarks
 from asv_bench.history.histories import Histories, filed_under
 from asv_bench.history.life_rounds import Lived
 from asv_bench.measure.samples import Reading
@@ -99,7 +99,7 @@ class LifeResults:
         with tempfile.TemporaryDirectory() as scratch:
             session = Path(scratch)
             write_json(session / BENCHMARKS, {**described, "version": 2})
-            write_json(session / self.machine.name / "machine.json", {**facts, "version": 1})
+            write_json(session / self.machine.name / MACHINE, {**facts, "version": 1})
             for commit in dict.fromkeys([*self.readings, *self.failed]):
                 self._save(commit, described, facts, session, factors)
             measured = self.histories.read(session)
@@ -115,7 +115,7 @@ class LifeResults:
         """
         if path.name == BENCHMARKS and read_benchmarks(path, []) == read_benchmarks(target, []):
             return
-        if path.name not in (BENCHMARKS, "machine.json"):
+        if path.name not in (BENCHMARKS, MACHINE):
             numbered = (target.with_stem(f"{target.stem}-{count}") for count in itertools.count(2))
             target = next(one for one in itertools.chain([target], numbered) if not one.exists())
         write_text(target, path.read_text("utf-8"))

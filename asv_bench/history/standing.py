@@ -24,7 +24,6 @@ from asv_bench.history.asv_results import (
     Figure,
     Results,
     Series,
-    dates_of,
     differing,
 )
 from asv_bench.history.change_points import Change, changes_in, points_of
@@ -71,7 +70,7 @@ class MachineHistory:
 
     name: str
     figures: Sequence[Figure]
-    dates: Mapping[str, int]  # when its commits were made, as `dates_of`
+    dates: Mapping[str, int]  # when its commits were made, in milliseconds since 1970
     commits: Sequence[Commit]  # what was measured of the line, or labels; oldest first
     off_line: int  # how many were measured and are not on the line
     environments: Sequence[EnvironmentFacts]  # the last one measured is the first
@@ -91,7 +90,7 @@ class MachineHistory:
         figures = [figure for figure in results.figures if figure.machine == name]
         newest_first = sorted(figures, key=lambda figure: -figure.started_ms)
         environments = list(dict.fromkeys(figure.environment for figure in newest_first))
-        dates = dates_of(figures)
+        dates = {figure.commit: figure.committed_ms for figure in figures}
         line = histories.on_line(dates, tip)
         ratios = read_ratios(histories.sessions, name, complaints)
         return cls(name, figures, dates, *line, environments, sessions_of(figures), ratios)

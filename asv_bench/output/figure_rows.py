@@ -42,7 +42,7 @@ def words_of(figure: Figure) -> tuple[str, str, str]:
     A class name is said as words: `DecodeAttention` is "decode attention".
     """
     series = figure.series
-    if figure.is_metric:
+    if figure.better:
         return METRICS, series.benchmark, ""
     owner = series.subject.rpartition(".")[2]
     group = re.sub("[A-Z]", lambda found: f" {found[0].lower()}", owner).strip()

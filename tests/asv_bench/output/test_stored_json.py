@@ -13,7 +13,7 @@ from mutated_files import broken, mutants_of
 
 from asv_bench.errors import BenchError
 from asv_bench.git.repository import Repository, commits_in_order
-from asv_bench.history.asv_results import dates_of, read_results, write_published
+from asv_bench.history.asv_results import read_results, write_published
 from asv_bench.history.change_points import changes_in, points_of
 from asv_bench.history.histories import Histories
 from asv_bench.history.sessions import read_ratios, sessions_of
@@ -37,7 +37,8 @@ def read_stored_results(folder: Path) -> None:
     results = read_results(folder)
     for figure in results.figures:
         assert all(sample >= 0 for sample in figure.samples)
-    commits = commits_in_order(dates_of(results.figures), Repository(folder))
+    dates = {figure.commit: figure.committed_ms for figure in results.figures}
+    commits = commits_in_order(dates, Repository(folder))
     for series in {figure.series for figure in results.figures}:
         members = [figure for figure in results.figures if figure.series == series]
         changes_in(points_of(members, commits, {}, sessions_of(members)))
