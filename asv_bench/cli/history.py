@@ -10,7 +10,7 @@ from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE, Commit, short
-from asv_bench.history.asv_selection import Selection
+from asv_bench.history.asv_selection import STANDARD
 from asv_bench.history.histories import Histories
 from asv_bench.history.history_session import HistorySession, history_table
 from asv_bench.history.sessions import write_session
@@ -30,17 +30,6 @@ from asv_bench.session.options import (
     differing,
 )
 from asv_bench.subjects.choose import Choice
-
-SELECTION = Selection(
-    (
-        r"^(scheduler|streaming)\.(Scheduler|Streaming)\.",
-        r"^streaming\.StreamingLatency\..*'p(50|99)'",
-        r"^decode\.Decode\..*, (8|64), 128\)",
-        r"^kernels\.DecodeAttention\..*(gpt2-b64-c512|cpu-small)",
-        r"^host\.AppendBookkeeping\..*'(batch|array)', 64\)",
-    ),
-    rounds=3,
-)
 
 
 @grouped
@@ -86,14 +75,16 @@ def history(
         raise Refused("--reference names a commit, and . is none.")
     if not commit_ranges and not histories.labels:
         raise Refused("name the commits to measure by a range such as HEAD~5..HEAD.")
-    selection = SELECTION.changed(benchmark or (), rounds)
+    selection = STANDARD.changed(benchmark or (), rounds)
     session = HistorySession(declared, histories, selection.rounds, hosts)
     ranges = [declared.in_range(text) for text in commit_ranges or ()]
-    # The oldest first, as in each range: people name the newest range first.
-    known = {commit.hash: commit for found in reversed(ranges) for commit in found}
+    known = {commit.hash: commit for found in ranges for commit in found}
     known = known or {label: Commit(label) for label in histories.labels}
     found = list(known) if anyway else differing(declared, None, list(known), console)
-    commits = every_nth(found, steps)
+    count = min(steps or len(found), len(found))
+    # Evenly spaced, the ends among them.
+    places = (round(step * (len(found) - 1) / max(1, count - 1)) for step in range(count))
+    commits = [found[place] for place in places]
     pinned = ""
     if reference is not None:
         base = declared.resolve(reference)
@@ -119,11 +110,3 @@ def history(
         console.print(f"ratios to {short(pinned)}: {ratios or 'none, it gave no figure'}")
     console.print(f"page: {build_all_pages(histories, console)}")
     measured.require_all()
-
-
-def every_nth(commits: list[str], steps: int | None) -> list[str]:
-    """At most `steps` of `commits`, evenly spaced, the first and the last among them."""
-    if steps is None or len(commits) <= steps:
-        return commits
-    last = len(commits) - 1
-    return [commits[round(step * last / (steps - 1))] for step in range(steps)]

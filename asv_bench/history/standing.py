@@ -47,21 +47,10 @@ ACKNOWLEDGED = "acknowledged.toml"
 ANSWERS = "asv-changes"
 """The folder beside asv's results that keeps what `changes` found out by comparing."""
 INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
+_QUOTES = str.maketrans("", "", "'\"")
 SourceOf: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[RoundSource]]
 AnswerKey: TypeAlias = tuple[Series, EnvironmentFacts, str]
 """What the answer to a change is kept under; the text is the hash of its commit, or a label."""
-_STYLES = {Standing.REGRESSION: "bold red", Standing.IMPROVEMENT: "bold green"}
-_COLUMNS = (
-    Column("benchmark", "benchmark and commit", kind="name"),
-    Column("commit", "commit", kind="data"),
-    Column("after", "after", kind="data"),
-    Column("up_to", "up to", kind="data"),
-    Column("machine", "machine"),
-    Column("change", "change", show=percent(1, signed=True)),
-    Column("interval", "interval", show=interval(1), parts=("low", "high")),
-    Column("compared", "compared", show=percent(2, signed=True)),
-    Column("standing", "standing"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +94,8 @@ def stored_changes(
 ) -> tuple[list[Change], list[str]]:
     """The changes in the stored results, largest first, and notes for the reader.
 
-    Each environment of a machine is judged by itself, along the line of first parents that ends at
-    `tip`. One of the `patterns` is in a benchmark's name; none: all benchmarks. Raises
-    NothingMeasured if nothing is stored.
+    Each environment of a machine is judged by itself. One of the `patterns` is in a benchmark's
+    name; none: all benchmarks. Raises NothingMeasured if nothing is stored.
     """
     results = histories.read()
     notes = list(results.complaints)
@@ -289,37 +277,37 @@ def read_answers(
 
 def change_table(judged: Sequence[JudgedChange]) -> Table:
     """A row for each change; of a machine with changes in several environments, with which."""
-    return Table(
-        _COLUMNS,
-        [_row(entry, judged) for entry in judged],
-        title="changes in the stored histories",
-        caption="A candidate is a change of level in stored figures; only a comparison of the "
-        "commits around it makes it a regression or an improvement.",
+    rows: list[Row] = []
+    for entry in judged:
+        change, series = entry.change, entry.change.series
+        note = f"{change.commit.short} {change.commit.subject}"
+        if not change.is_placed:
+            note += f"\nor one of {change.since.short}..{change.until.short}"
+        others = [one.change for one in judged if one.change.machine == change.machine]
+        if environment := differing(change.environment, [one.environment for one in others]):
+            note += f"\nwith {environment}"
+        stands = f"acknowledged: {entry.acknowledged}" if entry.acknowledged else entry.standing
+        name = ", ".join(filter(None, [series.benchmark, series.label]))
+        ends = (change.commit.hash, change.since.hash, change.until.hash)
+        compared = entry.answer.effect if entry.answer else None
+        sizes = (change.effect, change.interval, compared)
+        rows.append((Cell(name, note=note), *ends, change.machine, *sizes, str(stands)))
+    columns = (
+        Column("benchmark", "benchmark and commit", kind="name"),
+        Column("commit", "commit", kind="data"),
+        Column("after", "after", kind="data"),
+        Column("up_to", "up to", kind="data"),
+        Column("machine", "machine"),
+        Column("change", "change", show=percent(1, signed=True)),
+        Column("interval", "interval", show=interval(1), parts=("low", "high")),
+        Column("compared", "compared", show=percent(2, signed=True)),
+        Column("standing", "standing"),
     )
-
-
-def _row(entry: JudgedChange, all_of_them: Sequence[JudgedChange]) -> Row:
-    change, series = entry.change, entry.change.series
-    note = f"{change.commit.short} {change.commit.subject}"
-    if not change.is_placed:
-        note += f"\nor one of {change.since.short}..{change.until.short}"
-    others = [one.change for one in all_of_them if one.change.machine == change.machine]
-    if environment := differing(change.environment, [one.environment for one in others]):
-        note += f"\nwith {environment}"
-    standing = Cell(str(entry.standing), _STYLES.get(entry.standing, ""))
-    if entry.acknowledged:
-        standing = Cell(f"acknowledged: {entry.acknowledged}", "dim")
-    return (
-        Cell(", ".join(filter(None, [series.benchmark, series.label])), note=note),
-        change.commit.hash,
-        change.since.hash,
-        change.until.hash,
-        change.machine,
-        change.effect,
-        change.interval,
-        entry.answer.effect if entry.answer else None,
-        standing,
+    caption = (
+        "A candidate is a change of level in stored figures; only a comparison of the commits "
+        "around it makes it a regression or an improvement."
     )
+    return Table(columns, rows, "changes in the stored histories", caption)
 
 
 class Confirming(Session):
@@ -373,19 +361,18 @@ class Confirming(Session):
 
     def _suspect(self) -> None:
         """Find what to compare for each change; say of which the benchmark is gone."""
-        newest = self._wanted[0]
-        names = sorted({re.escape(change.series.benchmark) for change in self._wanted})
-        self._subject.near = [newest.since.hash, newest.until.hash]
+        self._subject.near = [self._wanted[0].since.hash, self._wanted[0].until.hash]
+        names = "|".join(sorted({re.escape(change.series.benchmark) for change in self._wanted}))
         # Stored results are read without the quotes of texts (`asv_results.Series`).
         today: dict[str, str] = {}
         with contextlib.suppress(NothingSelected):
             # Names of benchmarks may have parameters behind them.
-            self._choice.choose(self._subject, [rf"^({'|'.join(names)})(\(|$)"])
-            today = {_unquoted(metric.name): metric.name for metric in self._subject.metrics}
+            self._choice.choose(self._subject, [rf"^({names})(\(|$)"])
+            today = {one.name.translate(_QUOTES): one.name for one in self._subject.metrics}
         for change in self._wanted:
-            found = today.get(_unquoted(change.series.name))
-            if found is not None:
-                self._suspicions[change] = Suspicion(change.since.hash, change.until.hash, found)
+            since, until = change.since.hash, change.until.hash
+            if found := today.get(change.series.name.translate(_QUOTES)):
+                self._suspicions[change] = Suspicion(since, until, found)
             else:
                 gone = f"{change.series.name} is gone from today's benchmarks and is not compared."
                 print_sentences(self._console, [gone])
@@ -394,7 +381,7 @@ class Confirming(Session):
         return [one for one in self._suspicions.values() if one not in self._answers]
 
     def names(self) -> Sequence[str]:
-        return list(dict.fromkeys(end for one in self._left() for end in (one.before, one.after)))
+        return list({end: None for one in self._left() for end in (one.before, one.after)})
 
     def devices(self) -> Sequence[str]:
         """See `Session`: where nothing is compared it needs none."""
@@ -468,7 +455,3 @@ class Confirming(Session):
             "interrupted": self._is_interrupted,
             "changes": [entry.to_json() for entry in self._judged()],
         }
-
-
-def _unquoted(name: str) -> str:
-    return re.sub("['\"]", "", name)

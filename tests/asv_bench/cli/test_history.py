@@ -13,7 +13,6 @@ from stored_figures import figure_of
 from toy_project import ToyProject, git, make_project
 
 from asv_bench.cli import history as history_module
-from asv_bench.cli.history import every_nth
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Commit
@@ -136,6 +135,9 @@ def test_commits_with_the_engine_of_the_one_before_are_not_measured(
     with pytest.raises(MeasurementFailed):
         measure("HEAD^!", reference="HEAD~1")
     assert len(measured) == 2
+    with pytest.raises(MeasurementFailed):
+        measure("HEAD", steps=2)
+    assert measured == [toy.commits[0], toy.commits[2]]
 
 
 def test_single_commits_are_measured_once_each_in_the_same_rounds_on_a_detached_head(
@@ -228,12 +230,6 @@ def test_commits_that_cannot_be_measured_are_a_failure(toy: ToyProject) -> None:
     toy.commit("no engine")
     with pytest.raises(MeasurementFailed, match="nothing was measured"):
         measure("HEAD~1..HEAD", rounds=1)
-
-
-def test_steps_are_evenly_spaced_and_keep_the_ends() -> None:
-    commits = [str(number) for number in range(10)]
-    assert every_nth(commits, 4) == ["0", "3", "6", "9"]
-    assert every_nth(commits, 10) == every_nth(commits, None) == commits
 
 
 def test_the_table_has_a_row_for_each_figure_and_commit_the_scheduler_first() -> None:

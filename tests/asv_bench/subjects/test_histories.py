@@ -156,7 +156,7 @@ def test_labels_have_a_history_in_their_order(kvtrail, toy: ToyRepository, tmp_p
     assert (change["before"], change["commit"]) == ("1.11", "2.0")
     assert (change["benchmark"], change["standing"]) == ("step_ms", "regression")
     part = kvtrail(toy, "history", "1.10..2.0", "1.9", "--rounds", "1")
-    assert part.record["settings"]["commits"] == ["1.9", "1.11", "2.0"]
+    assert part.record["settings"]["commits"] == ["1.11", "2.0", "1.9"]
     page = CliRunner().invoke(build_app(), ["report"])
     assert page.exit_code == 0, page.output
     text = (tmp_path / "work" / "subjects" / "toy" / "pages" / "index.html").read_text()
