@@ -12,7 +12,6 @@ from rich.console import Console
 
 from asv_bench.errors import MeasurementFailed, NothingMeasured, require_packages
 from asv_bench.git.repository import NoRepository, Repository
-from asv_bench.history.asv_results import read_results, write_published
 from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.destinations import require_writable
@@ -64,13 +63,12 @@ def publish(histories: Histories, branch: str) -> None:
     """
     config = read_stored(histories.configured / "asv.conf.json", "asv's configuration", dict)
     with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-        shown, path = Path(scratch) / "results", Path(scratch) / "asv.conf.json"
-        write_published(read_results(histories.results), histories.results, shown)
+        path = Path(scratch) / "asv.conf.json"
         config |= {
             "repo": str(histories.repository),
             "env_dir": str(Path(scratch) / "env"),
             "benchmark_dir": str(histories.configured / config["benchmark_dir"]),
-            "results_dir": str(shown),
+            "results_dir": str(histories.results),
             "html_dir": str(histories.folder / "html"),
             "branches": [branch],
         }

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 import math
-import shutil
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -22,13 +20,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from asv_bench.output.destinations import write_text
 from asv_bench.output.stored_json import (
     Moment,
     Text,
     UnreadableFile,
     count,
-    decoded,
     positive,
     read_stored,
     require_schema,
@@ -132,8 +128,6 @@ class Results:
     """One for each series, commit, machine and environment. Where several sessions measured it,
     that of the session with the most samples, and of equal ones the newest."""
     complaints: tuple[str, ...] = ()  # a sentence for each file of which something was left out
-    files: Mapping[Path, Sequence[Figure]] = field(default_factory=dict)
-    """What was read of each result file that is right as a whole."""
 
 
 def differing(environment: EnvironmentFacts, others: Collection[EnvironmentFacts]) -> str:
@@ -153,7 +147,6 @@ def read_results(directory: Path) -> Results:
     complaints: list[str] = []
     benchmarks = read_benchmarks(directory / BENCHMARKS, complaints)
     machines: dict[str, dict[str, str]] = {}
-    files: dict[Path, list[Figure]] = {}
     found: list[Figure] = []
     for folder in sorted(path for path in directory.glob("*") if path.is_dir()):
         paths = sorted(path for path in folder.glob("*.json") if path.name != MACHINE)
@@ -172,13 +165,10 @@ def read_results(directory: Path) -> Results:
             except UnreadableFile as error:
                 complaints.append(f"{error} It is left out.")
                 continue
-            figures = _figures(file, machine, benchmarks, wrong)
-            found += figures
+            found += _figures(file, machine, benchmarks, wrong)
             if wrong:
                 more = f", and so are {len(wrong) - 1} more of its entries" if wrong[1:] else ""
                 complaints.append(f"{path}: {wrong[0]}. It is left out{more}.")
-            else:
-                files[path] = figures
     # Of figures that differ in their session alone the one that counts.
     best: dict[tuple[Any, ...], Figure] = {}
     for figure in found:
@@ -187,7 +177,7 @@ def read_results(directory: Path) -> Results:
         if (len(figure.samples), figure.started_ms) > (len(other.samples), other.started_ms):
             best[key] = figure
     order = attrgetter("committed_ms", "commit", "series.benchmark")
-    return Results(machines, tuple(sorted(best.values(), key=order)), tuple(complaints), files)
+    return Results(machines, tuple(sorted(best.values(), key=order)), tuple(complaints))
 
 
 def read_benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
@@ -199,27 +189,6 @@ def read_benchmarks(path: Path, complaints: list[str]) -> dict[str, Benchmark]:
     except UnreadableFile as error:
         complaints.append(f"{error} Without it no result can be read; `bench` writes it again.")
         return {}
-
-
-def write_published(results: Results, source: Path, target: Path) -> None:
-    """Make `target` a copy for asv's pages of what `read_results` read from `source`.
-
-    asv stops at a file that is not its own, and takes the mean over files of one commit. So the
-    copy leaves out faulty files, and of each file the benchmarks for which another session counts.
-    """
-    counted = set(map(id, results.figures))
-    for path in [source / BENCHMARKS, *source.glob(f"*/{MACHINE}")]:
-        if path.is_file():
-            copy = target / path.relative_to(source)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, copy)
-    for path, figures in results.files.items():
-        shown = {figure.series.benchmark for figure in figures if id(figure) in counted}
-        if shown:
-            content = decoded(path.read_bytes())
-            rows = content["results"].items()
-            content["results"] = {name: row for name, row in rows if name in shown}
-            write_text(target / path.relative_to(source), json.dumps(content))
 
 
 def _benchmarks(content: dict[str, Any]) -> dict[str, Benchmark]:

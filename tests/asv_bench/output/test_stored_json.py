@@ -13,7 +13,7 @@ from mutated_files import broken, mutants_of
 
 from asv_bench.errors import BenchError
 from asv_bench.git.repository import Repository, commits_in_order
-from asv_bench.history.asv_results import read_results, write_published
+from asv_bench.history.asv_results import read_results
 from asv_bench.history.change_points import changes_in, points_of
 from asv_bench.history.histories import Histories
 from asv_bench.history.sessions import read_ratios, sessions_of
@@ -43,7 +43,6 @@ def read_stored_results(folder: Path) -> None:
         members = [figure for figure in results.figures if figure.series == series]
         changes_in(points_of(members, commits, {}, sessions_of(members)))
     figure_table(results.figures, "")
-    write_published(results, folder, folder.parent / "published")
 
 
 def read_kept(path: Path) -> None:
