@@ -12,7 +12,7 @@ from asv_bench.git.repository import WORKING_TREE
 from asv_bench.git.trees import working_tree
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.histories import Histories
-from asv_bench.history.history_session import HistorySession
+from asv_bench.history.history_session import measure_commits
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY, WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
@@ -61,21 +61,27 @@ def bench(
     console = files.console
     with checkout_lock(WORKPLACE):
         commit, results, described = tree_to_measure(suite, histories)
-        session = HistorySession(
-            suite, histories, selection.rounds, results=results, command="bench"
-        )
         console.print(described)
         suite.choose(benchmark or selection.any_of(), None)
-        measured = session.measure([commit], console, yes=yes)
+        measured = measure_commits(
+            suite,
+            histories,
+            [commit],
+            selection.rounds,
+            console,
+            yes=yes,
+            results=results,
+            command="bench",
+        )
     series = [tuple(value for _, value in one.series.params) for one in measured.figures]
     if require_gpu and not any(on_the_gpu(repr(values)) for values in series):
         raise MeasurementFailed("--require-gpu was given, but no benchmark ran on the GPU.")
-    facts = session.record.machine
+    facts = measured.record.machine
     device = facts.gpu or f"{facts.cpu}, {facts.cores} cores"
     title = f"{commit[:8]} on {device} ({threads_text(measured_threads())}; torch {facts.torch})"
     files.show(figure_table(measured.figures, title))
     console.print(f"result: {results.relative_to(REPOSITORY) / facts.name}/{commit[:8]}-*.json")
-    console.print(f"record: {session.write_record(files.record)}")
+    console.print(f"record: {measured.record.write(files.record)}")
     # Not at the top: every command would wait for jinja2.
     from asv_bench.pages.site import build_page
 

@@ -12,7 +12,7 @@ from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE, Commit, short
 from asv_bench.history.asv_selection import STANDARD
 from asv_bench.history.histories import Histories
-from asv_bench.history.history_session import HistorySession, history_table
+from asv_bench.history.history_session import history_table, measure_commits
 from asv_bench.history.sessions import write_session
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
@@ -76,7 +76,6 @@ def history(
     if not commit_ranges and not histories.labels:
         raise Refused("name the commits to measure by a range such as HEAD~5..HEAD.")
     selection = STANDARD.changed(benchmark or (), rounds)
-    session = HistorySession(declared, histories, selection.rounds, hosts)
     ranges = [declared.in_range(text) for text in commit_ranges or ()]
     known = {commit.hash: commit for found in ranges for commit in found}
     known = known or {label: Commit(label) for label in histories.labels}
@@ -97,14 +96,22 @@ def history(
             f"measuring {len(commits)} {'labels' if histories.labels else 'commits'} in "
             f"{selection.rounds} rounds" + (f", beside {short(pinned)}" if pinned else "")
         )
-        measured = session.measure(commits, console, yes=yes)
+        measured = measure_commits(
+            declared,
+            histories,
+            commits,
+            selection.rounds,
+            console,
+            yes=yes,
+            fleet_options=hosts,
+        )
     with_figures = {figure.commit for figure in measured.figures}
     for commit in commits:
         if commit not in with_figures:
-            reason = session.reasons.get(commit, "it lacks what the benchmarks measure")
+            reason = measured.unusable.get(commit, "it lacks what the benchmarks measure")
             console.print(f"{short(commit)} gave no figure: {reason}")
     files.show(history_table(measured.figures, [known[commit] for commit in commits]))
-    console.print(f"record: {session.write_record(files.record)}")
+    console.print(f"record: {measured.record.write(files.record)}")
     if pinned:
         ratios = write_session(histories.sessions, pinned, measured.figures)
         console.print(f"ratios to {short(pinned)}: {ratios or 'none, it gave no figure'}")

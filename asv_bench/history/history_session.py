@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -36,7 +35,7 @@ from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.figure_rows import figure_text
 from asv_bench.output.progress import Progress, clock
-from asv_bench.output.record import RUNS, Record, command_line
+from asv_bench.output.record import Record, command_line
 from asv_bench.output.table import Cell, Column, Row, Table, percent
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
@@ -50,10 +49,12 @@ MOST_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures that a session gave, and why benchmarks gave none, by their names."""
+    """The figures of a session, with its record."""
 
     figures: tuple[Figure, ...]
-    failed: Mapping[str, str]
+    failed: Mapping[str, str]  # why benchmarks gave no figure at some commit, by their names
+    unusable: Mapping[str, str]  # why commits gave no figure at all, where that is known
+    record: Record
 
     def require_all(self) -> None:
         """Raise MeasurementFailed where a benchmark gave no figure at some commit."""
@@ -64,137 +65,116 @@ class Measured:
             )
 
 
-class HistorySession:
-    """A session of measuring: `rounds` lives of each commit or label.
+def measure_commits(
+    subject: DeclaredSubject,
+    histories: Histories,
+    commits: Sequence[str],
+    rounds: int,
+    console: Console,
+    *,
+    yes: bool,
+    results: Path | None = None,
+    fleet_options: FleetOptions | None = None,
+    command: str = "history",
+) -> Measured:
+    """Measure so many lives of commits or labels in rounds, and file them.
 
-    `results` is asv's results directory; None: that of `histories`. `command` is what measures, for
-    the record.
+    What takes long wants a yes. `results` is asv's results directory; None: that of `histories`. An
+    interrupted session is not filed: its lives are kept, and the same command goes on with them.
     """
-
-    def __init__(
-        self,
-        subject: DeclaredSubject,
-        histories: Histories,
-        rounds: int,
-        fleet: FleetOptions | None = None,
-        *,
-        results: Path | None = None,
-        command: str = "history",
-    ) -> None:
-        require_packages("asv", "jinja2")
-        self.rounds = rounds
-        self.reasons: dict[str, str] = {}  # why commits gave no figure, where that is known
-        self.record: Record  # of the session, once it is measured
-        self._runs = histories.folder / "runs" if histories.is_own else RUNS
-        require_writable(*(histories.folder / kept / "file" for kept in KEPT), self._runs / "file")
-        self._subject = subject
-        self._histories = histories
-        self._results = results or histories.results
-        self._fleet = fleet or FleetOptions()
-        self._command = command
-
-    def measure(self, commits: Sequence[str], console: Console, *, yes: bool) -> Measured:
-        """Measure lives of commits, the oldest first, in rounds; what takes long wants a yes.
-
-        An interrupted session is not filed: its lives are kept, and the same command goes on with
-        them.
-        """
-        subject = self._subject
-        settings = {
-            "commits": list(commits),
-            "subject": subject.to_json(),
-            "benchmarks": [metric.name for metric in subject.metrics],
-            "rounds": self.rounds,
+    require_packages("asv", "jinja2")
+    require_writable(*(histories.folder / kept / "file" for kept in KEPT))
+    results = results or histories.results
+    settings = {
+        "commits": list(commits),
+        "subject": subject.to_json(),
+        "benchmarks": [metric.name for metric in subject.metrics],
+        "rounds": rounds,
+    }
+    if histories.is_own:
+        settings["results"] = results.relative_to(histories.repository).as_posix()
+    console.print(subject.sentence())
+    options = fleet_options or FleetOptions()
+    with (
+        opened_fleet(options, subject, commits, console, is_for_one_kind=False) as fleet,
+        termination_as_interrupt(),
+        subject.lives() as source,
+    ):
+        record = record_of(command, settings, fleet)
+        look_around(record, console, subject, fleet)
+        # What decides, beside the settings, whether lives of two sessions are alike.
+        versions = {metric.name: subject.version(metric.name) for metric in subject.metrics}
+        meaning = {**settings, "versions": versions, "fixed": subject.fixed}
+        meaning |= conditions(record) if fleet is None else {}
+        kept = Log.of_settings(meaning, command, noun="lives")
+        print_sentences(console, kept.sentences())
+        of_kind = {
+            kind: LifeResults(subject, histories, machine, results)
+            for kind, machine in machines_of(record, fleet).items()
         }
-        if self._histories.is_own:
-            place = self._results.relative_to(self._histories.repository)
-            settings["results"] = place.as_posix()
-        console.print(subject.sentence())
-        with (
-            opened_fleet(self._fleet, subject, commits, console, is_for_one_kind=False) as fleet,
-            termination_as_interrupt(),
-            subject.lives() as source,
-        ):
-            self.record = record = record_of(self._command, settings, fleet)
-            look_around(record, console, subject, fleet)
-            # What decides, beside the settings, whether lives of two sessions are alike.
-            versions = {metric.name: subject.version(metric.name) for metric in subject.metrics}
-            meaning = {**settings, "versions": versions, "fixed": subject.fixed}
-            meaning |= conditions(record) if fleet is None else {}
-            kept = Log.of_settings(meaning, self._command, noun="lives")
-            print_sentences(console, kept.sentences())
-            results = {
-                kind: LifeResults(subject, self._histories, machine, self._results)
-                for kind, machine in machines_of(record, fleet).items()
-            }
 
-            def take(due: Due, lived: Lived) -> None:
-                results[due.kind].take(due.commit, lived)
+        def take(due: Due, lived: Lived) -> None:
+            of_kind[due.kind].take(due.commit, lived)
 
-            kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
-            rounds = LifeRounds(source, commits, self.rounds, results, kind_of, take, kept)
-            self._measure(rounds, kept, console, partial(_agree, console, yes=yes))
-            for commit, error in rounds.unusable.items():
-                if not error.is_lacking:
-                    lost = Lived({}, {metric.name: error.reason for metric in subject.metrics})
-                    for one in results.values():
-                        one.take(commit, lost)
-            filed = [figure for one in results.values() for figure in one.file().figures]
-            kept.finish()
-            record.results |= hosts_json(fleet)
-        about_devices = [one for of_kind in results.values() for one in of_kind.remarks()]
-        print_sentences(console, subject.remarks, "yellow")
-        print_sentences(console, about_devices)
-        record.warn(console, same_code(subject.cells))
-        self.reasons = {commit: error.reason for commit, error in rounds.unusable.items()}
-        good = tuple(figure for figure in filed if not figure.failed)
-        failed = {name: why for one in results.values() for name, why in one.reasons().items()}
-        if not good:
-            raise MeasurementFailed(f"nothing was measured: all of {', '.join(failed)} failed.")
-        record.notes += [*subject.remarks, *about_devices]
-        record.samples = [asdict(figure) for figure in good]
-        record.results |= {
-            "device_factors": {kind: one.factors() for kind, one in results.items()},
-            "cells": {name: cell.to_json() for name, cell in subject.cells.items()},
-            "failed": failed,
-        }
-        return Measured(good, failed)
-
-    def write_record(self, path: Path | None) -> Path:
-        """Write the record; where it is."""
-        return self.record.write(path or self._runs / self.record.default_path().name)
-
-    def _measure(
-        self, rounds: LifeRounds, kept: Log, console: Console, agree: Callable[[float], None]
-    ) -> None:
-        total = self.rounds * len(rounds.commits) * len([*rounds.kinds])
-        try:
-            with Progress(console, "measuring", total, unit="lives") as bar:
-                rounds.measure(bar.show, agree)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"{kept.count} of {total} lives are measured and kept, and none is filed yet. "
-                f"The same command goes on with them: {command_line()}"
-            ) from None
-        except MeasurementFailed:
-            if kept.count:
-                console.print(f"{kept.count} lives are kept; the same command goes on")
-            raise
-        if len(rounds.unusable) == len(rounds.commits):
-            [first, *_] = rounds.unusable.values()
-            is_lacking = all(error.is_lacking for error in rounds.unusable.values())
-            failure = NothingMeasured if is_lacking else MeasurementFailed
-            raise failure(f"nothing was measured: {first}")
+        kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
+        session = LifeRounds(source, commits, rounds, list(of_kind), kind_of, take, kept)
+        _measure(session, kept, console, yes=yes)
+        for commit, error in session.unusable.items():
+            if not error.is_lacking:
+                lost = Lived({}, {metric.name: error.reason for metric in subject.metrics})
+                for one in of_kind.values():
+                    one.take(commit, lost)
+        filed = [figure for one in of_kind.values() for figure in one.file().figures]
+        kept.finish()
+    about_devices = [sentence for one in of_kind.values() for sentence in one.remarks()]
+    print_sentences(console, subject.remarks, "yellow")
+    print_sentences(console, about_devices)
+    record.warn(console, same_code(subject.cells))
+    good = tuple(figure for figure in filed if not figure.failed)
+    failed = {name: why for one in of_kind.values() for name, why in one.reasons().items()}
+    if not good:
+        raise MeasurementFailed(f"nothing was measured: all of {', '.join(failed)} failed.")
+    record.notes += [*subject.remarks, *about_devices]
+    record.samples = [asdict(figure) for figure in good]
+    record.results |= {
+        **hosts_json(fleet),
+        "device_factors": {kind: one.factors() for kind, one in of_kind.items()},
+        "cells": {name: cell.to_json() for name, cell in subject.cells.items()},
+        "failed": failed,
+    }
+    unusable = {commit: error.reason for commit, error in session.unusable.items()}
+    return Measured(good, failed, unusable, record)
 
 
-def _agree(console: Console, seconds: float, *, yes: bool) -> None:
-    """Say how long the rest takes; Refused if that is long and nobody agreed."""
-    console.print(f"expected to take about {clock(seconds)}, as the first life did")
-    if seconds > LONG_SECONDS and not yes:
-        raise Refused(
-            f"this would take about {clock(seconds)} hours. Add --yes to begin, or measure less: a "
-            f"shorter range, fewer --rounds, or some benchmarks with --benchmark."
-        )
+def _measure(session: LifeRounds, kept: Log, console: Console, *, yes: bool) -> None:
+    """Measure all lives, once it is said how long that takes, and agreed to."""
+    total = session.rounds * len(session.commits) * len(session.kinds)
+
+    def agree(seconds: float) -> None:
+        console.print(f"expected to take about {clock(seconds)}, as the first life did")
+        if seconds > LONG_SECONDS and not yes:
+            raise Refused(
+                f"this would take about {clock(seconds)} hours. Add --yes to begin, or measure "
+                f"less: a shorter range, fewer --rounds, or some benchmarks with --benchmark."
+            )
+
+    try:
+        with Progress(console, "measuring", total, unit="lives") as bar:
+            session.measure(bar.show, agree)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"{kept.count} of {total} lives are measured and kept, and none is filed yet. The same "
+            f"command goes on with them: {command_line()}"
+        ) from None
+    except MeasurementFailed:
+        if kept.count:
+            console.print(f"{kept.count} lives are kept; the same command goes on")
+        raise
+    if len(session.unusable) == len(session.commits):
+        [first, *_] = session.unusable.values()
+        is_lacking = all(error.is_lacking for error in session.unusable.values())
+        failure = NothingMeasured if is_lacking else MeasurementFailed
+        raise failure(f"nothing was measured: {first}")
 
 
 def history_table(figures: Sequence[Figure], commits: Sequence[Commit]) -> Table:

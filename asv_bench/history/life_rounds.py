@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -57,7 +57,7 @@ class LifeRounds:
     source: RoundSource
     commits: Sequence[str]  # full hashes, labels or contests, in their order
     rounds: int  # so many lives of each are measured
-    kinds: Iterable[str]  # of machines
+    kinds: Sequence[str]  # of machines
     kind_of: Callable[[str], str]  # the kind of the machine that a device belongs to
     take: Callable[[Due, Lived], None]  # where goes what was measured
     # Lives of an interrupted session are not measured again; None: nothing is kept.

@@ -18,9 +18,10 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import read_results
 from asv_bench.history.histories import Histories
-from asv_bench.history.history_session import HistorySession, history_table
+from asv_bench.history.history_session import history_table
 from asv_bench.history.sessions import read_ratios
 from asv_bench.measure import log
+from asv_bench.output import record
 from asv_bench.subjects import choose, own_suite
 from asv_bench.subjects.own_suite import OwnSuite
 
@@ -44,6 +45,7 @@ def as_seen(project: ToyProject, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
     monkeypatch.setattr(choose, "REPOSITORY", project.root)
     monkeypatch.setattr(history_module, "WORKPLACE", project.root)
     monkeypatch.setattr(log, "FOLDER", project.root.parent / "lives")
+    monkeypatch.setattr(record, "RUNS", project.root / "reports" / "runs")
     monkeypatch.chdir(project.root)
     return project
 
@@ -118,11 +120,11 @@ def test_commits_with_the_engine_of_the_one_before_are_not_measured(
     toy.git("commit", "--quiet", "--allow-empty", "--message", "nothing at all")
     measured: list[str] = []
 
-    def note(session: object, commits: list[str], *_: object, **__: object) -> None:
+    def note(subject: object, histories: object, commits: list[str], *_: Any, **__: Any) -> None:
         measured[:] = commits
         raise MeasurementFailed("enough")
 
-    monkeypatch.setattr(HistorySession, "measure", note)
+    monkeypatch.setattr(history_module, "measure_commits", note)
     with pytest.raises(MeasurementFailed):
         measure("HEAD~4..HEAD")
     assert measured == toy.commits[1:3]
