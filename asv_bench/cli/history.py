@@ -1,4 +1,4 @@
-"""`history RANGE...`: measure commits, their rounds interleaved, and show them side by side."""
+"""`history RANGE...`: measure commits, their rounds interleaved, and build their page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import typer
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
-from asv_bench.git.repository import WORKING_TREE, Commit, short
+from asv_bench.git.repository import WORKING_TREE, short
 from asv_bench.history.asv_selection import STANDARD
 from asv_bench.history.histories import Histories
-from asv_bench.history.history_session import history_table, measure_commits
+from asv_bench.history.history_session import measure_commits
 from asv_bench.history.sessions import write_session
+from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.session.grouped import grouped
@@ -64,7 +65,7 @@ def history(
     outputs: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
-    """Measure ranges of commits and show how the figures moved."""
+    """Measure ranges of commits and build the page of how the figures moved."""
     files = outputs.files()
     console = files.console
     is_elsewhere = hosts.address is not None
@@ -77,17 +78,17 @@ def history(
         raise Refused("name the commits to measure by a range such as HEAD~5..HEAD.")
     selection = STANDARD.changed(benchmark or (), rounds)
     ranges = [declared.in_range(text) for text in commit_ranges or ()]
-    known = {commit.hash: commit for found in ranges for commit in found}
-    known = known or {label: Commit(label) for label in histories.labels}
-    found = list(known) if anyway else differing(declared, None, list(known), console)
+    named = [commit.hash for found in ranges for commit in found] or histories.labels
+    found = list(dict.fromkeys(named))
+    if not anyway:
+        found = differing(declared, None, found, console)
     count = min(steps or len(found), len(found))
     # Evenly spaced, the ends among them.
     places = (round(step * (len(found) - 1) / max(1, count - 1)) for step in range(count))
     commits = [found[place] for place in places]
     pinned = ""
     if reference is not None:
-        base = declared.resolve(reference)
-        pinned, known = base.hash, {base.hash: base, **known}
+        pinned = declared.resolve(reference).hash
         commits = commits if pinned in commits else [pinned, *commits]
     declared.near = commits[-1:]
     choice.choose(declared, benchmark or (selection.any_of() if declared.is_own else ()))
@@ -97,20 +98,16 @@ def history(
             f"{selection.rounds} rounds" + (f", beside {short(pinned)}" if pinned else "")
         )
         measured = measure_commits(
-            declared,
-            histories,
-            commits,
-            selection.rounds,
-            console,
-            yes=yes,
-            fleet_options=hosts,
+            declared, histories, commits, selection.rounds, console, yes=yes, hosts=hosts
         )
     with_figures = {figure.commit for figure in measured.figures}
     for commit in commits:
         if commit not in with_figures:
             reason = measured.unusable.get(commit, "it lacks what the benchmarks measure")
             console.print(f"{short(commit)} gave no figure: {reason}")
-    files.show(history_table(measured.figures, [known[commit] for commit in commits]))
+    newest = next(commit for commit in reversed(commits) if commit in with_figures)
+    figures = [figure for figure in measured.figures if figure.commit == newest]
+    files.show(figure_table(figures, f"{short(newest)}, the last of {len(with_figures)}"))
     console.print(f"record: {measured.record.write(files.record)}")
     if pinned:
         ratios = write_session(histories.sessions, pinned, measured.figures)

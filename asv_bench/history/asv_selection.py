@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from asv_bench.errors import Refused
 
-# Found in the parameters of what is measured only on a GPU, and only without one.
+# In the parameters of what is measured only on a GPU, and only without one.
 _GPU_PARAMETERS = r"'gpt2'|'gpt2-b|'llama8b"
 _CPU_PARAMETERS = r"'gpt2-tiny'|'cpu-small'"
 
@@ -23,8 +23,7 @@ def require_patterns(option: str, patterns: Iterable[str]) -> None:
             raise Refused(f"{option} {pattern!r} is not a regular expression: {error}.") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """Benchmarks, as regular expressions that asv looks for in `name(parameters)`, and rounds.
 
     A round is one process per figure: its samples are independent because each is a process.
@@ -34,10 +33,7 @@ class Selection:
     rounds: int
 
     def changed(self, patterns: Sequence[str], rounds: int | None) -> Selection:
-        """The selection with the user's patterns and rounds instead of its own.
-
-        Refused if a pattern is not a regular expression, or there would be no round.
-        """
+        """The same with what the user asks for instead; Refused if that is wrong."""
         require_patterns("--benchmark", patterns)
         if rounds is not None and rounds < 1:
             raise Refused(f"--rounds is {rounds}; it must be at least 1.")
@@ -54,8 +50,8 @@ class Selection:
     def on(self, *, has_gpu: bool) -> Selection:
         """The selection without benchmarks of the other kind of machine, with or without a GPU."""
         foreign = _CPU_PARAMETERS if has_gpu else rf"{_GPU_PARAMETERS}|track_time_over_floor"
-        patterns = tuple(rf"^(?!.*(?:{foreign}))(?=.*(?:{pattern}))" for pattern in self.patterns)
-        return replace(self, patterns=patterns)
+        patterns = (rf"^(?!.*(?:{foreign}))(?=.*(?:{pattern}))" for pattern in self.patterns)
+        return Selection(tuple(patterns), self.rounds)
 
 
 QUICK = Selection(

@@ -1,11 +1,19 @@
-"""A session of `history` or `bench`: variants of a subject are measured in rounds, and filed."""
+"""Sessions of `history` and `bench`: lives are measured in rounds, and filed as asv would."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
+import platform
+import statistics
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import islice
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -24,27 +32,215 @@ from asv_bench.fleet.fleet import (
     opened_fleet,
     record_of,
 )
-from asv_bench.git.repository import Commit
-from asv_bench.history.asv_results import Figure, Series
-from asv_bench.history.histories import Histories
-from asv_bench.history.life_results import LifeResults
+from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Figure, Results, read_benchmarks
+from asv_bench.history.histories import Histories, filed_under
 from asv_bench.history.life_rounds import Due, LifeRounds, Lived
 from asv_bench.measure.log import Log, conditions
+from asv_bench.measure.samples import Reading
 from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_sentences
-from asv_bench.output.destinations import require_writable
-from asv_bench.output.figure_rows import figure_text
+from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.progress import Progress, clock
-from asv_bench.output.record import Record, command_line
-from asv_bench.output.table import Cell, Column, Row, Table, percent
+from asv_bench.output.record import Record, command_line, write_json
+from asv_bench.output.stored_json import read_stored
+from asv_bench.process.environment import ENVIRONMENT_TYPE
+from asv_bench.process.machine import MachineFacts
 from asv_bench.process.run_apart import termination_as_interrupt
+from asv_bench.stats.segments import device_factors
 from asv_bench.subjects.declared import DeclaredSubject
 
 LONG_SECONDS = 3600.0
 """Work that is expected to take longer is begun only where the user has agreed."""
 KEPT = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
 """Folders of histories that a session may write to."""
-MOST_SHOWN = 6
+
+
+@dataclass(slots=True)
+class LifeResults:
+    """What lives of a subject have measured so far on one kind of machine."""
+
+    subject: DeclaredSubject
+    histories: Histories
+    machine: MachineFacts
+    results: Path  # asv's results directory
+    readings: dict[str, dict[str, list[Reading]]] = field(default_factory=dict)
+    """By commit, or label, and by metric."""
+    failed: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By commit: why a life did not give metrics that it should have given."""
+
+    def take(self, commit: str, lived: Lived) -> None:
+        """Keep what one life measured, and why it gave no more."""
+        for metric, reading in lived.readings.items():
+            self.readings.setdefault(commit, {}).setdefault(metric, []).append(reading)
+        self.failed.setdefault(commit, {}).update(lived.failed)
+
+    def reasons(self) -> dict[str, str]:
+        """Why metrics that no life of some commit gave are missing there."""
+        return {
+            metric: reason
+            for commit, reasons in self.failed.items()
+            for metric, reason in reasons.items()
+            if metric not in self.readings.get(commit, {})
+        }
+
+    def factors(self) -> dict[str, dict[str, float]]:
+        """By metric that several devices measured, `device_factors` of it."""
+        found: dict[str, dict[str, dict[str, list[float]]]] = {}
+        for commit, of_commit in self.readings.items():
+            for metric, readings in of_commit.items():
+                for reading in readings:
+                    of_device = found.setdefault(metric, {}).setdefault(reading.device, {})
+                    of_device.setdefault(commit, []).append(reading.value)
+        return {
+            metric: device_factors(by_device)
+            for metric, by_device in found.items()
+            # Devices have shares of all figures of a metric, and a count of 0 has none.
+            if len(by_device) > 1
+            and all(min(values) > 0 for of in by_device.values() for values in of.values())
+        }
+
+    def remarks(self) -> list[str]:
+        """Of which metrics differences between devices cannot be told from those of commits."""
+        found = []
+        for metric, factors in self.factors().items():
+            devices = {one.device for of in self.readings.values() for one in of.get(metric, ())}
+            if apart := devices - factors.keys():
+                found.append(
+                    f"{metric}: {len(apart)} of {len(devices)} devices have measured no commit "
+                    f"that others have, so what differs between devices looks like a difference "
+                    f"between commits; more --rounds tell them apart."
+                )
+        return found
+
+    def file(self) -> Results:
+        """Write everything in asv's format beside what is stored, and return it.
+
+        A metric counts as failed at a commit only where no life gave it. What several devices
+        measured is divided by their factors.
+        """
+        self._configure()
+        known = self.results / BENCHMARKS
+        described = read_stored(known, "asv's benchmarks.json", dict) if known.exists() else {}
+        described |= self.subject.described()
+        facts, factors = self._facts(), self.factors()
+        with tempfile.TemporaryDirectory() as scratch:
+            session = Path(scratch)
+            write_json(session / BENCHMARKS, {**described, "version": 2})
+            write_json(session / self.machine.name / MACHINE, {**facts, "version": 1})
+            for commit in dict.fromkeys([*self.readings, *self.failed]):
+                self._save(commit, described, facts, session, factors)
+            measured = self.histories.read(session)
+            for path in session.rglob("*.json"):
+                self._keep(path, self.results / path.relative_to(session))
+        return measured
+
+    def _keep(self, path: Path, target: Path) -> None:
+        """Keep a file of the session, results beside those of earlier sessions.
+
+        A stored list of benchmarks that says the same stays as it is: asv's also has numbers of
+        lines of the source, and the list is tracked by git.
+        """
+        if path.name == BENCHMARKS and read_benchmarks(path, []) == read_benchmarks(target, []):
+            return
+        if path.name not in (BENCHMARKS, MACHINE):
+            numbered = (target.with_stem(f"{target.stem}-{count}") for count in itertools.count(2))
+            target = next(one for one in itertools.chain([target], numbered) if not one.exists())
+        write_text(target, path.read_text("utf-8"))
+
+    def _configure(self) -> None:
+        """Let asv's own commands find the results, unless the user has said where they are."""
+        path = self.histories.configured / "asv.conf.json"
+        if not path.exists():
+            content = {
+                "version": 1,
+                "project": self.subject.name,
+                "repo": os.path.relpath(self.histories.repository, path.parent),
+                "benchmark_dir": "asv",
+                "results_dir": "asv",
+                "html_dir": "html",
+                "environment_type": "existing",
+            }
+            write_json(path, content)
+
+    def _facts(self) -> dict[str, str]:
+        """What asv stores of a machine: only what changes speed, as each entry keys a series.
+
+        Of the operating system only the kind is kept: with its patch level, each update would start
+        a new series. kvtrail's own benchmarks run with the packages that are here.
+        """
+        machine = self.machine
+        facts = {
+            "machine": machine.name,
+            "os": platform.system(),
+            "arch": platform.machine(),
+            "cpu": machine.cpu,
+            "num_cpu": str(machine.cores),
+            "ram": f"{machine.memory_gib or 0:.0f} GiB",
+            "gpu": machine.gpu or "none",
+            "driver": machine.driver or "none",
+        }
+        if self.subject.is_own:
+            facts |= {"torch": machine.torch or "none", "triton": machine.triton or "none"}
+        return facts
+
+    def _date(self, commit: str) -> int:
+        """When a commit was made, in milliseconds since 1970; of a label, its place."""
+        if self.histories.labels:
+            return self.histories.labels.index(commit)
+        repository = self.subject.repository_of(commit)
+        return 1000 * int(repository.line("show", "-s", "--format=%ct", "--end-of-options", commit))
+
+    def _save(
+        self,
+        commit: str,
+        described: Mapping[str, dict[str, Any]],
+        facts: Mapping[str, str],
+        session: Path,
+        factors: Mapping[str, Mapping[str, float]],
+    ) -> None:
+        # An extra's, and slow to load.
+        from asv.results import Results as AsvResults
+        from asv.runner import BenchmarkResult
+
+        filed = filed_under(commit) if self.histories.labels else commit
+        python, environment = None, ENVIRONMENT_TYPE
+        if self.subject.is_own:
+            # It runs in the ruler's own Python, which is a part of what figures are of.
+            python = f"{sys.version_info.major}.{sys.version_info.minor}"
+            facts, environment = {**facts, "python": python}, f"{ENVIRONMENT_TYPE}-py{python}"
+        results = AsvResults(facts, {}, filed, self._date(commit), python, environment, {})
+        measured = self.readings.get(commit, {})
+        rows: dict[str, dict[int, str]] = {}
+        for metric in dict.fromkeys([*measured, *sorted(self.failed.get(commit, ()))]):
+            name, number = self.subject.described_as(metric)
+            rows.setdefault(name, {})[number] = metric
+        for name, metrics in rows.items():
+            combinations = math.prod(map(len, described[name]["params"]))
+            # asv has NaN for combinations that were not asked for.
+            values: list[float | None] = [math.nan] * combinations
+            samples: list[list[float] | None] = [None] * combinations
+            for number, metric in metrics.items():
+                factor_of = factors.get(metric, {})
+                of_metric = [
+                    one.value / factor_of.get(one.device, 1.0) for one in measured.get(metric, [])
+                ]
+                values[number] = statistics.median(of_metric) if of_metric else None
+                samples[number] = of_metric or None
+            begun = [one.started_at for it in metrics.values() for one in measured.get(it, [])]
+            results.add_result(
+                described[name],
+                BenchmarkResult(
+                    result=values,
+                    samples=samples,
+                    number=[1 if one else None for one in samples],
+                    errcode=0 if any(samples) else 1,
+                    stderr="",
+                    profile=None,
+                ),
+                started_at=datetime.fromtimestamp(max(begun), UTC) if begun else None,
+                record_samples=True,
+            )
+        results.save(str(session))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +270,7 @@ def measure_commits(
     *,
     yes: bool,
     results: Path | None = None,
-    fleet_options: FleetOptions | None = None,
+    hosts: FleetOptions | None = None,
     command: str = "history",
 ) -> Measured:
     """Measure so many lives of commits or labels in rounds, and file them.
@@ -94,9 +290,10 @@ def measure_commits(
     if histories.is_own:
         settings["results"] = results.relative_to(histories.repository).as_posix()
     console.print(subject.sentence())
-    options = fleet_options or FleetOptions()
     with (
-        opened_fleet(options, subject, commits, console, is_for_one_kind=False) as fleet,
+        opened_fleet(
+            hosts or FleetOptions(), subject, commits, console, is_for_one_kind=False
+        ) as fleet,
         termination_as_interrupt(),
         subject.lives() as source,
     ):
@@ -118,7 +315,7 @@ def measure_commits(
 
         kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
         session = LifeRounds(source, commits, rounds, list(of_kind), kind_of, take, kept)
-        _measure(session, kept, console, yes=yes)
+        _measure(session, console, yes=yes)
         for commit, error in session.unusable.items():
             if not error.is_lacking:
                 lost = Lived({}, {metric.name: error.reason for metric in subject.metrics})
@@ -146,16 +343,16 @@ def measure_commits(
     return Measured(good, failed, unusable, record)
 
 
-def _measure(session: LifeRounds, kept: Log, console: Console, *, yes: bool) -> None:
+def _measure(session: LifeRounds, console: Console, *, yes: bool) -> None:
     """Measure all lives, once it is said how long that takes, and agreed to."""
     total = session.rounds * len(session.commits) * len(session.kinds)
 
     def agree(seconds: float) -> None:
-        console.print(f"expected to take about {clock(seconds)}, as the first life did")
+        console.print(f"expected to take at most {clock(seconds)} more")
         if seconds > LONG_SECONDS and not yes:
             raise Refused(
-                f"this would take about {clock(seconds)} hours. Add --yes to begin, or measure "
-                f"less: a shorter range, fewer --rounds, or some benchmarks with --benchmark."
+                f"this may take {clock(seconds)} hours. Add --yes to begin, or measure less: a "
+                f"shorter range, fewer --rounds, or some benchmarks with --benchmark."
             )
 
     try:
@@ -163,48 +360,11 @@ def _measure(session: LifeRounds, kept: Log, console: Console, *, yes: bool) -> 
             session.measure(bar.show, agree)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"{kept.count} of {total} lives are measured and kept, and none is filed yet. The same "
-            f"command goes on with them: {command_line()}"
+            f"{session.kept.count} of {total} lives are measured and kept, and none is filed yet. "
+            f"The same command goes on with them: {command_line()}"
         ) from None
-    except MeasurementFailed:
-        if kept.count:
-            console.print(f"{kept.count} lives are kept; the same command goes on")
-        raise
     if len(session.unusable) == len(session.commits):
         [first, *_] = session.unusable.values()
         is_lacking = all(error.is_lacking for error in session.unusable.values())
         failure = NothingMeasured if is_lacking else MeasurementFailed
         raise failure(f"nothing was measured: {first}")
-
-
-def history_table(figures: Sequence[Figure], commits: Sequence[Commit]) -> Table:
-    """What `history` prints: a row for each figure and commit, which are in order.
-
-    Each says how far it lies from the row above. It is of the first few figures, the scheduler's
-    before others; the page has all.
-    """
-    of_series: dict[Series, dict[str, Figure]] = {}
-    for figure in sorted(figures, key=lambda one: not one.series.benchmark.startswith("scheduler")):
-        of_series.setdefault(figure.series, {})[figure.commit] = figure
-    rows: list[Row] = []
-    for series, by_commit in islice(of_series.items(), MOST_SHOWN):
-        rows += [()] if rows else []
-        above: float | None = None
-        for commit in commits:
-            if commit.hash not in by_commit:
-                continue
-            median = by_commit[commit.hash].median
-            text = figure_text(median, by_commit[commit.hash].unit)
-            name = Cell(commit.hash, text=commit.short)
-            change = median / above - 1 if above else None
-            rows.append((series.name, name, commit.subject, Cell(median, text=text), change))
-            above = median
-    columns = (
-        Column("figure", "figure", kind="name"),
-        Column("commit", "commit", kind="text"),
-        Column("subject", "subject", kind="text"),
-        Column("median", "median"),
-        Column("change", "to the row above", show=percent(1, signed=True)),
-    )
-    caption = "Medians over processes. A difference is no verdict: noise alone makes some."
-    return Table(columns, rows, "history", caption)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -46,6 +45,11 @@ class Lived:
     failed: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    def kept_as(self, due: Due) -> KeptRound:
+        """The entry of the log."""
+        readings, failed = (dict(self.readings),), dict(self.failed)
+        return KeptRound(due.part, (due.commit,), (0,), readings, failed, dict(self.facts))
+
 
 @dataclass(slots=True)
 class LifeRounds:
@@ -60,31 +64,23 @@ class LifeRounds:
     kinds: Sequence[str]  # of machines
     kind_of: Callable[[str], str]  # the kind of the machine that a device belongs to
     take: Callable[[Due, Lived], None]  # where goes what was measured
-    # Lives of an interrupted session are not measured again; None: nothing is kept.
-    kept: Log | None = None
+    kept: Log  # lives of an interrupted session are not measured again
     live: Callable[[Due, str], Lived] | None = None  # measures on a device; None: by the source
     # Why some commits cannot be measured.
     unusable: dict[str, CommitUnusable] = field(init=False, default_factory=dict)
-    _left: dict[str, deque[Due]] = field(init=False)
+    _left: dict[str, deque[Due]] = field(init=False, default_factory=dict)
     _given: set[tuple[str, str]] = field(init=False, default_factory=set)
-    # Seconds that preparing each commit took, and that lives took.
-    _prepared: dict[str, float] = field(init=False, default_factory=dict)
-    _lives: list[float] = field(init=False, default_factory=list)
+    _seconds: list[float] = field(init=False, default_factory=list)  # that lives took
 
     def __post_init__(self) -> None:
-        self._left = {
-            kind: deque(due for due in self._dues(kind) if not self._restore(due))
-            for kind in self.kinds
-        }
-
-    def seconds_left(self) -> float:
-        """How long it takes to measure what is left, as what was measured took."""
-        dues = [due for dues in self._left.values() for due in dues]
-        usable = [due for due in dues if due.commit not in self.unusable]
-        unprepared = {due.commit for due in usable} - self._prepared.keys()
-        seconds = len(usable) * statistics.fmean(self._lives or [0.0])
-        seconds += len(unprepared) * statistics.fmean(self._prepared.values() or [0.0])
-        return seconds / max(1, len(self.source.devices))
+        for kind in self.kinds:
+            # The newest commit first, which most likely can be measured.
+            dues = (
+                Due(kind, commit, number)
+                for number in range(self.rounds)
+                for commit in (self.commits if number % 2 else reversed(self.commits))
+            )
+            self._left[kind] = deque(due for due in dues if not self._restore(due))
 
     def measure(
         self, on_life: Callable[[int, str], None], agree: Callable[[float], None] | None = None
@@ -96,12 +92,12 @@ class LifeRounds:
         commits that several devices have measured, a device that always reads more is told from a
         commit that takes more.
 
-        `on_life` is told before each life how many are over, and what follows. `agree` is told once
-        how long the rest takes, after the first life that gave figures; it may raise, and a life
-        that fails before ends everything. Raises MeasurementFailed then, and if the last device of
-        a kind is lost before the end.
+        `on_life` is told before each life how many are over, and what follows. `agree` is told
+        after the first life how long the rest takes at most; it may raise, and a first life that
+        gives no figure ends everything. Raises MeasurementFailed then, and if the last device of a
+        kind is lost before the end.
         """
-        total = len(self._left) * self.rounds * len(self.commits)
+        total = len(self.kinds) * self.rounds * len(self.commits)
         is_agreed = agree is None
 
         def next_due(device: str, running: Sequence[Due]) -> Due | None:
@@ -113,16 +109,25 @@ class LifeRounds:
 
         def take(due: Due, future: Future[Lived]) -> None:
             nonlocal is_agreed
-            self._take(due, future)
-            error = future.exception()
-            if agree is None or is_agreed or isinstance(error, CommitUnusable):
+            try:
+                lived = future.result()
+            except CommitUnusable as error:
+                self.unusable[due.commit] = error
                 return
-            if isinstance(error, SampleFailed) and not _readings(error.round):
-                raise MeasurementFailed(f"nothing was measured: {error}") from None
-            is_agreed = True
-            agree(self.seconds_left())
+            except SampleFailed as error:
+                lived = Lived(_readings(error.round), dict.fromkeys(error.benchmarks, error.reason))
+                if not (is_agreed or lived.readings):
+                    raise MeasurementFailed(f"nothing was measured: {error}") from None
+            else:
+                self.kept.keep(lived.kept_as(due))
+            self.take(due, lived)
+            if not is_agreed and agree is not None:
+                is_agreed = True
+                # A commit's first life waits for its setup, so that this is the most.
+                seconds = sum(map(len, self._left.values())) * max(self._seconds)
+                agree(seconds / max(1, len(self.source.devices)))
 
-        pool = DevicePool(self.source, self.live or self._measure)
+        pool = DevicePool(self.source, self.live or self._live)
         pool.run(next_due, take, lambda due: self._left[due.kind].appendleft(due))
         for kind, dues in self._left.items():
             if dues:
@@ -147,50 +152,23 @@ class LifeRounds:
         self._given.add((device, chosen.commit))
         return chosen
 
-    def _dues(self, kind: str) -> Iterator[Due]:
-        """In their order: the newest commit first, which most likely can be measured."""
-        for number in range(self.rounds):
-            for commit in self.commits if number % 2 else reversed(self.commits):
-                yield Due(kind, commit, number)
-
     def _restore(self, due: Due) -> bool:
         """Take a life from those that were kept, if it is there."""
-        kept = None if self.kept is None else self.kept.next(due.part, [due.commit])
+        kept = self.kept.next(due.part, [due.commit])
         if kept is not None:
-            lived = Lived(kept.readings[0], kept.failed, kept.facts)
-            self._add(due, lived)
-            self._given |= {(one.device, due.commit) for one in lived.readings.values()}
+            self.take(due, Lived(kept.readings[0], kept.failed, kept.facts))
+            self._given |= {(one.device, due.commit) for one in kept.readings[0].values()}
         return kept is not None
 
-    def _add(self, due: Due, lived: Lived) -> None:
-        if lived.readings:
-            self._lives.append(max(one.process_s for one in lived.readings.values()))
-        self.take(due, lived)
-
-    def _measure(self, due: Due, device: str) -> Lived:
+    def _live(self, due: Due, device: str) -> Lived:
         begun = time.monotonic()
-        absences = self.source.prepare(due.commit, device)
-        self._prepared.setdefault(due.commit, time.monotonic() - begun)
-        readings = _readings(self.source.round([due.commit], device=device))
+        try:
+            absences = self.source.prepare(due.commit, device)
+            readings = _readings(self.source.round([due.commit], device=device))
+        finally:
+            self._seconds.append(time.monotonic() - begun)
         failed = {name: one.reason for name, one in absences.items() if one.has_failed}
         return Lived(readings, failed)
-
-    def _take(self, due: Due, future: Future[Lived]) -> None:
-        try:
-            lived = future.result()
-        except CommitUnusable as error:
-            self.unusable[due.commit] = error
-        except SampleFailed as error:
-            failed = dict.fromkeys(error.benchmarks, error.reason)
-            self._add(due, Lived(_readings(error.round), failed))
-        else:
-            self._add(due, lived)
-            if self.kept is not None:
-                readings, failed = dict(lived.readings), dict(lived.failed)
-                entry = KeptRound(
-                    due.part, (due.commit,), (0,), (readings,), failed, dict(lived.facts)
-                )
-                self.kept.keep(entry)
 
 
 def _readings(measured: Round | None) -> Mapping[str, Reading]:

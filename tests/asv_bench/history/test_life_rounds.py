@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.history.life_results import LifeResults
+from asv_bench.history.history_session import LifeResults
 from asv_bench.history.life_rounds import LifeRounds
 from asv_bench.measure.log import Log
 from asv_bench.measure.samples import (
@@ -71,7 +71,7 @@ def kind_of(device: str) -> str:
     return device.partition("/")[0]
 
 
-def rounds_on(machines: Machines, kept: Log | None = None) -> LifeRounds:
+def rounds_on(machines: Machines, kept: Log) -> LifeRounds:
     subject: Any = SimpleNamespace(metrics=[Metric("step", "s"), Metric("peak", "bytes")])
     nothing: Any = None
     kinds = dict.fromkeys(map(kind_of, machines.lasts))
@@ -86,6 +86,11 @@ def rounds_on(machines: Machines, kept: Log | None = None) -> LifeRounds:
         lambda due, lived: of_kind[due.kind].take(due.commit, lived),
         kept,
     )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "kept.jsonl")
 
 
 def assert_complete(rounds: LifeRounds) -> None:
@@ -103,9 +108,9 @@ def assert_complete(rounds: LifeRounds) -> None:
         assert set(results.failed[COMMITS[0]]) == {"peak"}
 
 
-def test_lives_of_lost_devices_are_measured_by_others_and_none_twice() -> None:
+def test_lives_of_lost_devices_are_measured_by_others_and_none_twice(log: Log) -> None:
     machines = Machines({"a/0": 999, "a/1": 4, "a/2": 1, "b/0": 7, "b/1": 999})
-    rounds = rounds_on(machines)
+    rounds = rounds_on(machines, log)
     told: list[int] = []
     rounds.measure(lambda done, what: told.append(done))
     assert_complete(rounds)
@@ -114,7 +119,7 @@ def test_lives_of_lost_devices_are_measured_by_others_and_none_twice() -> None:
     assert max(told) < 2 * ROUNDS * len(COMMITS)
 
 
-def test_all_devices_begin_at_once_and_how_long_it_takes_is_told_once() -> None:
+def test_all_devices_begin_at_once_and_it_is_told_once_how_long_it_takes(log: Log) -> None:
     together, begun = threading.Barrier(3, timeout=60), itertools.count()
 
     class Meeting(Machines):
@@ -124,34 +129,33 @@ def test_all_devices_begin_at_once_and_how_long_it_takes_is_told_once() -> None:
             return super().round(cells, order, **where)
 
     machines = Meeting({"a/0": 999, "a/1": 999, "a/2": 999})
-    rounds = rounds_on(machines)
+    rounds = rounds_on(machines, log)
     told: list[float] = []
     rounds.measure(lambda *_: None, told.append)
     assert_complete(rounds)
     assert len(machines.lived) == ROUNDS * (len(COMMITS) - 1)
-    # Of about all lives, a second each.
-    assert told == [pytest.approx(ROUNDS * len(COMMITS) / 3, abs=2)]
+    assert len(told) == 1
 
 
-def test_nothing_is_measured_where_a_life_of_a_first_commit_fails() -> None:
+def test_nothing_is_measured_where_a_life_of_a_first_commit_fails(log: Log) -> None:
     class Failing(Machines):
         def round(self, cells: Sequence[str], order: Any = None, **_: Any) -> Round:
             raise SampleFailed(cells[0], ("step",), "it printed no number")
 
     with pytest.raises(MeasurementFailed, match=r"nothing was measured: .*it printed no number"):
-        rounds_on(Failing({"a/0": 9, "a/1": 9})).measure(lambda *_: None, lambda _: None)
+        rounds_on(Failing({"a/0": 9, "a/1": 9}), log).measure(lambda *_: None, lambda _: None)
 
 
-def test_one_device_goes_back_and_forth() -> None:
+def test_one_device_goes_back_and_forth(log: Log) -> None:
     machines = Machines({"a/0": 999})
-    rounds_on(machines).measure(lambda *_: None)
+    rounds_on(machines, log).measure(lambda *_: None)
     usable = [commit for commit in COMMITS if commit != UNUSABLE]
     assert [commit for _, commit in machines.lived] == usable[::-1] + usable + usable[::-1]
 
 
-def test_each_device_measures_each_commit_before_any_measures_one_twice() -> None:
+def test_each_device_measures_each_commit_before_any_measures_one_twice(log: Log) -> None:
     machines = Machines({"a/0": 999, "a/1": 999, "a/2": 999})
-    rounds_on(machines).measure(lambda *_: None)
+    rounds_on(machines, log).measure(lambda *_: None)
     # The last that is left of a round goes to whichever device is idle.
     assert len(set(machines.lived)) >= 0.8 * len(machines.lived)
 

@@ -112,7 +112,6 @@ def test_commits_are_measured_in_rounds_and_stored_as_asv_does(
     # The second round goes back, so the newest commit is the last one that is measured.
     newest, oldest = (stored["step_ms"][one].started_ms for one in (hashes[-1], hashes[0]))
     assert newest > oldest
-    assert "change 2" in said.text
     assert set(said.record["results"]["cells"]) == set(hashes)
 
 
@@ -149,7 +148,7 @@ def test_labels_have_a_history_in_their_order(kvtrail, toy: ToyRepository, tmp_p
     said = kvtrail(toy, "history")
     assert said.code == 0, said.text
     labels = ["1.9", "1.10", "1.11", "2.0", "2.1"]
-    assert re.findall(r"│ step_ms +│ (\S+)", said.text) == labels
+    assert said.record["settings"]["commits"] == labels
     found = kvtrail(toy, "changes")
     assert found.code == 3, found.text
     [change] = found.record["results"]["changes"]
@@ -170,7 +169,7 @@ def test_labels_may_look_like_paths(kvtrail, toy: ToyRepository, tmp_path: Path)
     (toy.root / "kvtrail.toml").write_text(TABLES + axis)
     said = kvtrail(toy, "history", "--rounds", "1", "--reference", "org/image: 1")
     assert said.code == 0, said.text
-    assert re.search(".*".join(labels), said.text)
+    assert "größer, the last of 3" in said.text
     [session] = (tmp_path / "work" / "subjects" / "toy").glob("asv-sessions/*/*.json")
     figures = json.loads(session.read_text())["figures"]
     assert {row["commit"] for row in figures} == set(labels)
@@ -233,7 +232,7 @@ def test_what_takes_long_begins_only_with_a_yes(
         history("HEAD~4..HEAD", 1)
     assert not (kept / "asv").exists()
     said = history("HEAD~4..HEAD", 1, "--yes")
-    assert "expected to take about 0:0" in said.text
+    assert "expected to take at most 0:0" in said.text
     assert len(figures_in(kept)["step_ms"]) == 4
 
 
