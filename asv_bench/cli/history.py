@@ -10,10 +10,10 @@ from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE, short
+from asv_bench.history.asv_results import write_session
 from asv_bench.history.asv_selection import STANDARD
 from asv_bench.history.histories import Histories
 from asv_bench.history.history_session import measure_commits
-from asv_bench.history.sessions import write_session
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock

@@ -1,8 +1,12 @@
-"""Reading asv's result files.
+"""Reading asv's result files, and which figures were measured in one session.
 
 A results directory holds `benchmarks.json`, and for each machine a folder with `machine.json` and
 one file per commit and environment. A result file stores, per benchmark, a row of columns; see
 asv's developer documentation ("benchmark suite layout and file formats").
+
+A machine drifts, and its driver changes, between sessions. asv stores when each figure was
+measured, which tells sessions apart. The ratio to a reference commit measured in the same session
+is free of what the session added. asv has no place for it, so such a session leaves a file.
 """
 
 from __future__ import annotations
@@ -10,18 +14,22 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+import re
 import statistics
-from collections.abc import Collection, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from asv_bench.output.record import write_json
 from asv_bench.output.stored_json import (
     Moment,
+    Positive,
     Text,
     UnreadableFile,
     count,
@@ -40,6 +48,10 @@ Better: TypeAlias = Literal["", "lower", "higher"]
 EnvironmentFacts: TypeAlias = tuple[tuple[str, str], ...]
 """What a figure was measured with beside the commit, as names and values in the order of the names:
 Python, torch, Triton, the driver, the host's hardware, asv's environment."""
+
+APART_MS = 15 * 60 * 1000
+"""A longer time in which no benchmark started lies between two sessions."""
+Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 class Benchmark(msgspec.Struct, frozen=True):
@@ -296,3 +308,97 @@ def _plain(param: str) -> str:
         return str(ast.literal_eval(param))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return param
+
+
+class SessionStarts(NamedTuple):
+    """When the sessions of a machine began, in milliseconds since 1970, ascending."""
+
+    begun_ms: tuple[int, ...]
+
+    def session_of(self, figure: Figure) -> int:
+        """The number of the session that measured a figure, from 1 on."""
+        return bisect_right(self.begun_ms, figure.started_ms)
+
+
+Ratios: TypeAlias = dict[tuple[Series, str, int], tuple[str, float]]
+"""By series, commit and time of measurement in milliseconds: the reference, and its figure."""
+
+
+def sessions_of(figures: Iterable[Figure]) -> SessionStarts:
+    """The sessions in which a machine measured some figures, whatever their series.
+
+    asv stores when the last round of a figure started, and the last rounds of a session follow one
+    another.
+    """
+    starts = sorted({figure.started_ms for figure in figures})
+    later = [second for first, second in itertools.pairwise(starts) if second - first > APART_MS]
+    return SessionStarts((*starts[:1], *later))
+
+
+class _Related(msgspec.Struct):
+    benchmark: Text
+    params: tuple[tuple[Text, str], ...]
+    commit: Text
+    started_ms: Moment
+    value: float
+    reference_value: Positive
+    ratio: float
+
+
+class _Session(msgspec.Struct):
+    """One file: what was measured beside `reference`, a full hash or a label."""
+
+    schema: Literal[1]
+    reference: Text
+    figures: list[_Related]
+
+
+def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Path | None:
+    """Keep what one session measured on one machine beside its reference; returns the file.
+
+    `reference` is the full hash of a commit, or a label, measured in the same, interleaved rounds.
+    None where it gave no figure to divide by.
+    """
+    given = {figure: figure.median for figure in figures if figure.samples and figure.median > 0}
+    divisors = {one.series: value for one, value in given.items() if one.commit == reference}
+    rows = [
+        _Related(
+            one.series.benchmark,
+            one.series.params,
+            one.commit,
+            one.started_ms,
+            value,
+            divisor,
+            value / divisor,
+        )
+        for one, value in given.items()
+        if (divisor := divisors.get(one.series))
+    ]
+    if not rows:
+        return None
+    begun = min(figure.started_ms for figure in figures)
+    name = re.sub(r"[^\w.-]", "-", reference)[:8]
+    path = folder / figures[0].machine / f"{begun}-{name}.json"
+    write_json(path, msgspec.to_builtins(_Session(1, reference, rows)), indent=1)
+    return path
+
+
+def read_ratios(folder: Path, machine: str, complaints: list[str]) -> Ratios:
+    """What the sessions of one machine measured beside references; see `read_each`."""
+    return {
+        (Series(row.benchmark, row.params), row.commit, int(row.started_ms)): (
+            session.reference,
+            row.reference_value,
+        )
+        for session in read_each(folder / machine, "a session of history", _Session, complaints)
+        for row in session.figures
+    }
+
+
+def read_each(folder: Path, what: str, kind: type[Kind], complaints: list[str]) -> Iterator[Kind]:
+    """The JSON files of a folder as structs, by name; what is none is left out with a complaint."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            yield read_stored(path, what, kind)
+        except UnreadableFile as error:
+            complaints.append(f"{error} It is left out.")

@@ -19,8 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from asv_bench.git.repository import Commit
-from asv_bench.history.asv_results import Better, EnvironmentFacts, Figure, Series
-from asv_bench.history.sessions import Ratios, SessionStarts
+from asv_bench.history.asv_results import (
+    Better,
+    EnvironmentFacts,
+    Figure,
+    Ratios,
+    Series,
+    SessionStarts,
+)
 from asv_bench.stats.paired import robust_sigma
 from asv_bench.stats.segments import (
     FEWEST,
@@ -117,7 +123,7 @@ def points_of(
 ) -> list[Point]:
     """One series on one machine, in one environment, as points in the order of `commits`.
 
-    `ratios` (`sessions.read_ratios`) are used where every figure has one to the same reference:
+    `ratios` (`read_ratios`) are used where every figure has one to the same reference:
     ratios and plain figures do not mix. `sessions` are those of the machine.
     """
     by_commit = {one.commit: one for one in figures if not one.failed and one.median > 0}

@@ -22,19 +22,23 @@ from asv_bench.git.repository import Commit, GitError, kind_of
 from asv_bench.history.asv_results import (
     EnvironmentFacts,
     Figure,
+    Ratios,
     Results,
     Series,
+    SessionStarts,
     differing,
+    read_each,
+    read_ratios,
+    sessions_of,
 )
 from asv_bench.history.change_points import Change, changes_in, points_of
 from asv_bench.history.histories import Histories
-from asv_bench.history.sessions import Ratios, SessionStarts, read_ratios, sessions_of
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import TableFiles, write_json
-from asv_bench.output.stored_json import Text, UnreadableFile, read_stored
+from asv_bench.output.stored_json import Text
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
 from asv_bench.process.machine import machine_facts
 from asv_bench.session.exit_codes import ExitCode
@@ -111,12 +115,6 @@ def stored_changes(
             notes.append(
                 f"{name}: {stored.off_line} of those measured are not on {line} and in no series."
             )
-        if stored.environments[1:]:
-            listed = "; ".join(differing(one, stored.environments) for one in stored.environments)
-            notes.append(
-                f"{name} has results of {len(stored.environments)} environments, judged apart: "
-                f"{listed}."
-            )
         by_series: dict[tuple[Series, EnvironmentFacts], list[Figure]] = {}
         for figure in stored.figures:
             if not patterns or any(text in figure.series.benchmark for text in patterns):
@@ -146,13 +144,6 @@ class Acknowledgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: Annotated[str, msgspec.Meta(min_length=1)]
     benchmark: str = ""
 
-    def covers(self, change: Change) -> bool:
-        """Whether a change is meant."""
-        name = change.commit.hash
-        is_label = kind_of(name) == "label"
-        is_its_commit = name == self.commit if is_label else name.startswith(self.commit)
-        return is_its_commit and self.benchmark in change.series.benchmark
-
 
 class AcknowledgedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the file may hold."""
@@ -173,7 +164,14 @@ def read_acknowledged(folder: Path) -> list[Acknowledgement]:
 
 def reason_for(change: Change, acknowledged: Sequence[Acknowledgement]) -> str:
     """Why a change is acknowledged; empty where it is not."""
-    return next((one.why for one in acknowledged if one.covers(change)), "")
+    name = change.commit.hash
+    matches = str.__eq__ if kind_of(name) == "label" else str.startswith
+    whys = (
+        one.why
+        for one in acknowledged
+        if matches(name, one.commit) and one.benchmark in change.series.benchmark
+    )
+    return next(whys, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +212,11 @@ class JudgedChange:
 
     def to_json(self) -> dict[str, Any]:
         """The change as JSON-ready values."""
-        told = {"change": self.change.effect, "standing": self.standing}
         return {
             **self.change.to_json(),
-            "author": self.change.commit.author or None,
             "standing": self.standing,
             "acknowledged": self.acknowledged or None,
-            "confirmation": None if self.answer is None else told | self.answer.to_json(),
+            "confirmation": self.answer and self.answer.to_json(),
         }
 
 
@@ -240,34 +236,25 @@ class _KeptAnswers(msgspec.Struct):
 
 
 def keep_answers(folder: Path, started: str, judged: Sequence[JudgedChange]) -> None:
-    """Write the changes that were compared, a file a machine.
+    """Write the changes that were compared, all of one machine.
 
     `started` is a time as ISO writes it, so that files in the order of their names are in the order
     of time.
     """
-    by_machine: dict[str, list[dict[str, Any]]] = {}
-    for entry in judged:
-        if entry.answer is not None:
-            by_machine.setdefault(entry.change.machine, []).append(entry.to_json())
-    moment = started.replace(":", "").replace("-", "").split("+")[0]
-    for machine, rows in by_machine.items():
-        write_json(folder / machine / f"{moment}.json", {"schema": 1, "changes": rows})
+    compared = [entry for entry in judged if entry.answer is not None]
+    if compared:
+        moment = started.replace(":", "").replace("-", "").split("+")[0]
+        rows = [entry.to_json() for entry in compared]
+        path = folder / compared[0].change.machine / f"{moment}.json"
+        write_json(path, {"schema": 1, "changes": rows})
 
 
 def read_answers(
     folder: Path, machine: str, complaints: list[str]
 ) -> Mapping[AnswerKey, Comparison]:
-    """What was found out last about the changes of a machine.
-
-    A file that is not one of ours is left out with a sentence in `complaints`.
-    """
+    """What was found out last about the changes of a machine; see `read_each`."""
     answers: dict[AnswerKey, Comparison] = {}
-    for path in sorted((folder / machine).glob("*.json")):
-        try:
-            kept = read_stored(path, "a file of `changes`", _KeptAnswers)
-        except UnreadableFile as error:
-            complaints.append(f"{error} It is left out.")
-            continue
+    for kept in read_each(folder / machine, "a file of `changes`", _KeptAnswers, complaints):
         for row in kept.changes:
             series = Series(row.benchmark, tuple(row.params.items()))
             environment = tuple(sorted(row.environment.items()))

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asv_bench.git.repository import Commit
-from asv_bench.history.asv_results import Figure, Series
+from asv_bench.history.asv_results import APART_MS, Figure, Ratios, Series, sessions_of
 from asv_bench.history.change_points import Point, changes_in, points_of
-from asv_bench.history.sessions import APART_MS, Ratios, sessions_of
 from asv_bench.output.table import Column, Table, digits, percent
 
 SERIES = Series("simulated.Workload.track_step_time", ())

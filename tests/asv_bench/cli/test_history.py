@@ -14,9 +14,8 @@ from toy_project import ToyProject, git, make_project
 from asv_bench.cli import history as history_module
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.history.asv_results import read_results
+from asv_bench.history.asv_results import read_ratios, read_results
 from asv_bench.history.histories import Histories
-from asv_bench.history.sessions import read_ratios
 from asv_bench.measure import log
 from asv_bench.output import record
 from asv_bench.subjects import choose, own_suite

@@ -12,9 +12,8 @@ import pytest
 from stored_figures import SERIES, figures, hash_of, steps
 
 from asv_bench.git.repository import Commit
-from asv_bench.history.asv_results import Figure
+from asv_bench.history.asv_results import Figure, Ratios, read_ratios, sessions_of, write_session
 from asv_bench.history.change_points import Point, changes_in, points_of
-from asv_bench.history.sessions import Ratios, read_ratios, sessions_of, write_session
 
 
 def commits_for(count: int) -> list[Commit]:

@@ -13,10 +13,9 @@ from mutated_files import broken, mutants_of
 
 from asv_bench.errors import BenchError
 from asv_bench.git.repository import Repository, commits_in_order
-from asv_bench.history.asv_results import read_results
+from asv_bench.history.asv_results import read_ratios, read_results, sessions_of
 from asv_bench.history.change_points import changes_in, points_of
 from asv_bench.history.histories import Histories
-from asv_bench.history.sessions import read_ratios, sessions_of
 from asv_bench.history.standing import read_answers
 from asv_bench.measure.log import Log, Logged
 from asv_bench.measure.rounds import two_cells
