@@ -10,8 +10,7 @@ from asv_bench.cli.report import branch_to_show
 from asv_bench.errors import require_packages
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.history.histories import Histories
-from asv_bench.history.standing import ANSWERS, Confirming, stored_changes
-from asv_bench.output.console import print_sentences
+from asv_bench.history.standing import ANSWERS, Confirming
 from asv_bench.output.record import require_places
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import MeasuringOptions, Outputs, ResultsFolder, SubjectOptions
@@ -56,10 +55,6 @@ def changes(
     require_places(files.record, histories.pages / "index.html", kept)
     require_packages("jinja2", "scipy")
     tip = "" if histories.labels else branch_to_show(histories.repository)
-    found, notes = stored_changes(histories, benchmark or (), tip)
-    print_sentences(files.console, notes)
-    settings = {"benchmark": list(benchmark or ()), "branch": tip}
-    wanted = found if confirm_them else []
     Confirming(
-        histories, found, notes, wanted, choice, settings, declared, files, how, hosts
+        histories, benchmark or (), tip, choice, declared, files, how, hosts, compares=confirm_them
     ).answer()

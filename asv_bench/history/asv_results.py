@@ -114,7 +114,6 @@ class Figure:
 
     @property
     def failed(self) -> bool:
-        """Whether the benchmark ran and gave no figure."""
         return not self.samples
 
     @property

@@ -25,8 +25,7 @@ class Histories:
     configured: Path  # holds asv.conf.json
     repository: Path  # has the commits
     labels: tuple[str, ...] = ()
-    """In their order, where they are measured in place of commits. Results are filed under a hash
-    of the label, as asv's are of commits."""
+    """In their order, where they are measured in place of commits."""
 
     @classmethod
     def of_checkout(cls, root: Path) -> Histories:
@@ -63,12 +62,10 @@ class Histories:
 
     @property
     def sessions(self) -> Path:
-        """Ratios to references."""
         return self.folder / "asv-sessions"
 
     @property
     def pages(self) -> Path:
-        """The self-contained pages."""
         return self.folder / "pages"
 
     def read(self, directory: Path | None = None) -> Results:
@@ -79,10 +76,7 @@ class Histories:
         return replace(results, figures=tuple(named)) if labels else results
 
     def on_line(self, dates: Mapping[str, int], tip: str = "HEAD") -> tuple[list[Commit], int]:
-        """What a series runs along, and how many of those measured are not on it.
-
-        Commits are on the line of first parents that ends at `tip`; labels all are on one line.
-        """
+        """What a series runs along up to `tip`, and how many of those measured are not on it."""
         if not self.labels:
             return commits_on_line(dates, Repository(self.repository), tip)
         line = [Commit(label) for label in self.labels if label in dates]

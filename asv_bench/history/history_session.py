@@ -316,11 +316,9 @@ def measure_commits(
         kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
         session = LifeRounds(source, commits, rounds, list(of_kind), kind_of, take, kept)
         _measure(session, console, yes=yes)
-        for commit, error in session.unusable.items():
+        for one, (commit, error) in itertools.product(of_kind.values(), session.unusable.items()):
             if not error.is_lacking:
-                lost = Lived({}, {metric.name: error.reason for metric in subject.metrics})
-                for one in of_kind.values():
-                    one.take(commit, lost)
+                one.take(commit, Lived({}, {name: error.reason for name in versions}))
         filed = [figure for one in of_kind.values() for figure in one.file().figures]
         kept.finish()
     about_devices = [sentence for one in of_kind.values() for sentence in one.remarks()]

@@ -184,7 +184,6 @@ class JudgedChange:
 
     @property
     def standing(self) -> Standing:
-        """The standing of the change after the comparison."""
         return Standing.of(self.answer, is_worse=self.change.is_worse)
 
     @property
@@ -294,7 +293,8 @@ def change_table(judged: Sequence[JudgedChange]) -> Table:
         "A candidate is a change of level in stored figures; only a comparison of the commits "
         "around it makes it a regression or an improvement."
     )
-    return Table(columns, rows, "changes in the stored histories", caption)
+    title = "changes in the stored histories" if rows else "no series moved by 1 % or more"
+    return Table(columns, rows, title, caption)
 
 
 class Confirming(Session):
@@ -306,37 +306,37 @@ class Confirming(Session):
     def __init__(
         self,
         histories: Histories,
-        found: Sequence[Change],  # as of `stored_changes`, with notes
-        notes: Sequence[str],
-        wanted: Sequence[Change],  # those to compare
+        benchmarks: Sequence[str],  # texts in the names of those to judge; none: all
+        tip: str,  # the last commit of the line to judge; "" where labels are judged
         choice: Choice,
-        settings: Mapping[str, Any],
         subject: DeclaredSubject,
         files: TableFiles,
         how: MeasuringOptions,
         hosts: FleetOptions,
+        *,
+        compares: bool,
     ) -> None:
+        settings = {"benchmark": list(benchmarks), "branch": tip}
         super().__init__("changes", settings, subject, files, how, hosts)
-        self._histories = histories
-        self._notes = notes
-        self._choice = choice
+        self._histories, self._choice = histories, choice
+        found, self._notes = stored_changes(histories, benchmarks, tip)
+        print_sentences(self._console, self._notes)
         acknowledged = read_acknowledged(histories.folder)
         self._reasons = {change: reason_for(change, acknowledged) for change in found}
         here = machine_facts()
         versions = here.python, here.torch, here.triton
         self._wanted = [
             change
-            for change in wanted
-            if not self._reasons[change]
-            and change.machine == here.name
-            and is_with(change.environment, *versions)
+            for change, reason in self._reasons.items()
+            if compares and not reason
+            if change.machine == here.name and is_with(change.environment, *versions)
         ]
         self._suspicions: dict[Change, Suspicion] = {}
         self._answers: dict[Suspicion, Comparison] = {}
         self._is_interrupted = False
 
     def known(self) -> ExitCode | None:
-        """See `Session`: no change is to be compared, or nothing differs between its commits."""
+        """See `Session`: nothing is to be compared, or nothing differs between the commits."""
         if self._wanted:
             self._suspect()
         for one in () if self._how.anyway else self._suspicions.values():
@@ -371,19 +371,15 @@ class Confirming(Session):
         return list({end: None for one in self._left() for end in (one.before, one.after)})
 
     def devices(self) -> Sequence[str]:
-        """See `Session`: where nothing is compared it needs none."""
         return super().devices() if self._left() else ()
 
     def begin(self) -> list[str]:
         return [f"comparing the commits around {len(self._left())} changes"]
 
     def source(self) -> AbstractContextManager[SourceOf]:
-        """See `Session`: what gives a source of some metrics."""
         return self._subject.sources()
 
     def measure(self, source: SourceOf) -> ExitCode:
-        """See `Session`: also after Ctrl-C, with what is known."""
-
         def on_pair(_: Headway, measured: Mapping[str, Pair]) -> None:
             self._record.samples.extend(pair.to_json() for pair in measured.values())
             bar.show(len(self._record.samples))
@@ -425,10 +421,7 @@ class Confirming(Session):
         interrupted = [INTERRUPTED] if self._is_interrupted else []
         self._record.notes += [*self._notes, *interrupted]
         print_sentences(self._console, interrupted)
-        if judged or self._files.markdown or self._files.csv:
-            self._files.show(change_table(judged))
-        else:
-            self._console.print("no series moved by 1 % or more")
+        self._files.show(change_table(judged))
         reasons = [entry.answer.reason for entry in judged if entry.answer]
         print_sentences(self._console, filter(None, reasons))
         keep_answers(self._histories.folder / ANSWERS, self._record.started, judged)

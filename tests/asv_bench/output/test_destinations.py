@@ -40,7 +40,7 @@ def test_a_path_that_cannot_be_written_is_refused_and_nothing_is_left(
 
 MEASURING = (
     "asv_bench.subjects.choose.OwnSuite",
-    "asv_bench.cli.changes.stored_changes",
+    "asv_bench.history.standing.stored_changes",
     "asv_bench.cli.profile.torch_trace",
     "asv_bench.cli.headline.run_process",
     "asv_bench.run.measure.Measurement",
