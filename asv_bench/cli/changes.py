@@ -9,24 +9,23 @@ import typer
 from asv_bench.cli.report import branch_to_show
 from asv_bench.errors import require_packages
 from asv_bench.fleet.fleet import FleetOptions
+from asv_bench.history.asv_selection import require_patterns
 from asv_bench.history.histories import Histories
 from asv_bench.history.standing import ANSWERS, Confirming
 from asv_bench.output.record import require_places
 from asv_bench.session.grouped import grouped
-from asv_bench.session.options import MeasuringOptions, Outputs, ResultsFolder, SubjectOptions
+from asv_bench.session.options import (
+    MeasuringOptions,
+    Metrics,
+    Outputs,
+    ResultsFolder,
+    SubjectOptions,
+)
 
 
 @grouped
 def changes(
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            "--benchmark",
-            "-b",
-            help="Text found in the name of a metric or benchmark (default: all).",
-        ),
-    ] = None,
+    benchmark: Metrics = None,
     *,
     asked: SubjectOptions,
     results: ResultsFolder = None,
@@ -43,10 +42,9 @@ def changes(
     A series is of one machine in one environment, along one line of first parents. Without
     --confirm, or where results are of another machine, Python, torch or Triton than those here, a
     change is not confirmed yet. What acknowledged.toml beside the results names is not compared.
-    Exit code 3: a regression was confirmed; 0: none was; 1: a failure, of a comparison too; 2:
-    refused; 130: interrupted, with what was measured written down; the same command goes on where
-    it stopped.
+    Exit code 3: a regression was confirmed; 0: none was. The same command goes on after Ctrl-C.
     """
+    require_patterns("--benchmark", benchmark or ())
     files = outputs.files()
     choice = asked.choice(how=how, hosts=hosts)
     declared = choice.declared("changes")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-import re
 import statistics
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -376,8 +375,7 @@ def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Pa
     if not rows:
         return None
     begun = min(figure.started_ms for figure in figures)
-    name = re.sub(r"[^\w.-]", "-", reference)[:8]
-    path = folder / figures[0].machine / f"{begun}-{name}.json"
+    path = folder / figures[0].machine / f"{begun}.json"
     write_json(path, msgspec.to_builtins(_Session(1, reference, rows)), indent=1)
     return path
 

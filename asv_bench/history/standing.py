@@ -96,10 +96,10 @@ class MachineHistory:
 def stored_changes(
     histories: Histories, patterns: Sequence[str], tip: str = "HEAD"
 ) -> tuple[list[Change], list[str]]:
-    """The changes in the stored results, largest first, and notes for the reader.
+    """The changes in the stored results, largest first, and what of these was left out.
 
-    Each environment of a machine is judged by itself. One of the `patterns` is in a benchmark's
-    name; none: all benchmarks. Raises NothingMeasured if nothing is stored.
+    Each environment of a machine is judged by itself. `patterns` are regular expressions that are
+    looked for in names; none: all. Raises NothingMeasured if nothing is stored.
     """
     results = histories.read()
     notes = list(results.complaints)
@@ -110,14 +110,9 @@ def stored_changes(
     found: list[Change] = []
     for name in sorted(results.machines):
         stored = MachineHistory.of(name, results, histories, notes, tip)
-        if stored.off_line:
-            line = "the list of labels" if histories.labels else f"{tip}'s line of first parents"
-            notes.append(
-                f"{name}: {stored.off_line} of those measured are not on {line} and in no series."
-            )
         by_series: dict[tuple[Series, EnvironmentFacts], list[Figure]] = {}
         for figure in stored.figures:
-            if not patterns or any(text in figure.series.benchmark for text in patterns):
+            if any(re.search(pattern, figure.series.name) for pattern in patterns or [""]):
                 by_series.setdefault((figure.series, figure.environment), []).append(figure)
         found += [change for members in by_series.values() for change in stored.changes(members)]
     return sorted(found, key=lambda change: -abs(change.effect)), notes
@@ -306,7 +301,7 @@ class Confirming(Session):
     def __init__(
         self,
         histories: Histories,
-        benchmarks: Sequence[str],  # texts in the names of those to judge; none: all
+        patterns: Sequence[str],  # see `stored_changes`
         tip: str,  # the last commit of the line to judge; "" where labels are judged
         choice: Choice,
         subject: DeclaredSubject,
@@ -316,10 +311,10 @@ class Confirming(Session):
         *,
         compares: bool,
     ) -> None:
-        settings = {"benchmark": list(benchmarks), "branch": tip}
+        settings = {"benchmark": list(patterns), "branch": tip}
         super().__init__("changes", settings, subject, files, how, hosts)
         self._histories, self._choice = histories, choice
-        found, self._notes = stored_changes(histories, benchmarks, tip)
+        found, self._notes = stored_changes(histories, patterns, tip)
         print_sentences(self._console, self._notes)
         acknowledged = read_acknowledged(histories.folder)
         self._reasons = {change: reason_for(change, acknowledged) for change in found}
