@@ -288,8 +288,7 @@ def change_table(judged: Sequence[JudgedChange]) -> Table:
         "A candidate is a change of level in stored figures; only a comparison of the commits "
         "around it makes it a regression or an improvement."
     )
-    title = "changes in the stored histories" if rows else "no series moved by 1 % or more"
-    return Table(columns, rows, title, caption)
+    return Table(columns, rows, "changes in the stored histories", caption)
 
 
 class Confirming(Session):
@@ -416,7 +415,10 @@ class Confirming(Session):
         interrupted = [INTERRUPTED] if self._is_interrupted else []
         self._record.notes += [*self._notes, *interrupted]
         print_sentences(self._console, interrupted)
-        self._files.show(change_table(judged))
+        if judged or self._files.markdown or self._files.csv:
+            self._files.show(change_table(judged))
+        else:
+            self._console.print("no series moved by 1 % or more")
         reasons = [entry.answer.reason for entry in judged if entry.answer]
         print_sentences(self._console, filter(None, reasons))
         keep_answers(self._histories.folder / ANSWERS, self._record.started, judged)

@@ -67,7 +67,7 @@ class Project:
             self.store(figure, folder)
         return folder
 
-    def store(self, figure: Figure, folder: Path | None = None) -> None:
+    def store(self, figure: Figure, folder: Path | None = None, **facts: str) -> None:
         """Store a figure as one of this machine, or of another that has the folder."""
         params, samples = [["'gpt2-tiny'"]], [list(figure.samples)]
         row = [[statistics.median(figure.samples)], params, "1", figure.started_ms, samples]
@@ -76,13 +76,14 @@ class Project:
             "date": figure.committed_ms,
             "result_columns": ["result", "params", "version", "started_at", "samples"],
             "results": {SERIES.benchmark: row},
+            **facts,
         }
-        path = (folder or self.folder) / f"{figure.commit}-host.json"
-        path.write_text(json.dumps(content))
+        name = "-".join([figure.commit, "host", *facts.values()])
+        ((folder or self.folder) / f"{name}.json").write_text(json.dumps(content))
 
     def forget(self) -> None:
         """Remove all that is stored of this machine."""
-        for path in self.folder.glob("*-host.json"):
+        for path in self.folder.glob("*-host*.json"):
             path.unlink()
 
     def begin(self) -> None:
@@ -172,32 +173,32 @@ def test_a_change_that_stands_is_a_regression_and_another_machines_is_a_candidat
     assert code == 3
     standings = {change["machine"]: change["standing"] for change in found}
     assert standings == {HERE: "regression", "own-other": "not confirmed yet"}
-    assert set(project.compared) == {(hash_of(11), hash_of(12))}
     assert "regression" in said
-    page = project.page
-    assert "confirmed regression" in page
-    other = (project.root / "reports" / "pages" / "index.html").read_text()
-    assert "1 change for the worse suspected in the last 20 commits measured." in other
-    assert re.search(r"compared \+[45]\.\d\d %.* in \d+ pairs", page)
-    assert "1 regression confirmed in the last 20 commits measured." in page
+    page = (project.root / "reports" / "pages" / "index.html").read_text()
+    assert "1 change for the worse suspected in the last 20 commits measured." in page
+    assert "1 regression confirmed in the last 20 commits measured." in project.page
+    assert re.search(r"compared \+[45]\.\d\d %.* in \d+ pairs", project.page)
     [confirmed] = [change for change in found if change["confirmation"]]
     samples = project.record["samples"]
     assert len(samples) == len(project.compared) == confirmed["confirmation"]["pairs_used"]
-    assert {sample["base"]["commit"] for sample in samples} == {hash_of(11)}
-    assert {sample["head"]["commit"] for sample in samples} == {hash_of(12)}
-    assert project.record["results"]["interrupted"] is False
+    ends = {(sample["base"]["commit"], sample["head"]["commit"]) for sample in samples}
+    assert ends == set(project.compared) == {(hash_of(11), hash_of(12))}
 
 
 def test_what_was_found_out_stays_with_the_history(project: Project) -> None:
     project.run()
-    code, said, _ = project.run("--no-confirm")
-    assert code == 0
+    compared = len(project.compared)
+    code, said, [change] = project.run("--no-confirm")
+    assert (code, change["standing"], len(project.compared)) == (0, "not confirmed yet", compared)
     assert "not confirmed yet" in said
     assert "1 regression confirmed in the last 20 commits measured." in project.page
     project.true_effect = 0.0
     code, _, [change] = project.run()
     assert (code, change["standing"]) == (0, "refuted")
     assert "Nothing got worse in the last 20 commits measured." in project.page
+    code, said, found = project.run("--benchmark", r"^kernels\.")
+    assert (code, found) == (0, [])
+    assert "no series moved" in said
 
 
 def test_what_somebody_lives_with_is_not_compared_and_no_news(project: Project) -> None:
@@ -232,15 +233,6 @@ def test_a_change_that_noise_may_have_misplaced_is_compared_around_its_range(
     assert int(change["until"], 16) >= 12
     assert f"or one of {change['since'][:8]}..{change['until'][:8]}" in said
     assert "Noise may have misplaced it" in project.page
-
-
-def test_what_is_judged_and_compared_can_be_chosen(project: Project) -> None:
-    code, _, found = project.run("--no-confirm")
-    assert (code, project.compared) == (0, [])
-    assert {change["standing"] for change in found} == {"not confirmed yet"}
-    code, said, found = project.run("--benchmark", "kernels.")
-    assert (code, found) == (0, [])
-    assert "no series moved" in said
 
 
 def test_a_comparison_that_failed_ends_with_its_own_code_and_says_why(project: Project) -> None:
@@ -314,34 +306,15 @@ def test_a_change_between_commits_of_one_engine_is_refuted_without_measuring(
 
 def test_environments_of_one_machine_are_judged_apart(project: Project) -> None:
     here = ".".join(platform.python_version_tuple()[:2])
-    flat = {"3.5": 0.0, here: 0.2}
     project.forget()
-    for number in range(20):
-        for python, level in flat.items():
-            [figure] = figures([level], seed=number, noise=0.002)
-            project.store(replace(figure, commit=hash_of(number), committed_ms=number))
-            path = project.folder / f"{hash_of(number)}-host.json"
-            content = json.loads(path.read_text()) | {"python": python}
-            path.with_stem(f"{path.stem}-{python}").write_text(json.dumps(content))
-            path.unlink()
+    # Only a step of this Python can be confirmed here.
+    for seed, (python, level) in enumerate({"3.5": 0.0, here: 0.2}.items()):
+        for figure in figures([level + one for one in steps(20, c12=0.05)], seed, noise=0.002):
+            project.store(figure, python=python)
     code, said, found = project.run()
-    assert (code, found) == (0, [])
-
-    # A step in one of them is of that one, and only that of this Python can be confirmed here.
-    for python, code_then, standing in (
-        ("3.5", 0, "not confirmed yet"),
-        (here, 3, "regression"),
-    ):
-        for path in project.folder.glob(f"*-{python}.json"):
-            if int(path.name.partition("-")[0], 16) >= 12:
-                content = json.loads(path.read_text())
-                row = content["results"][SERIES.benchmark]
-                row[-1] = [[sample * 1.05 for sample in row[-1][0]]]
-                path.write_text(json.dumps(content))
-        code, said, found = project.run()
-        [change] = [one for one in found if one["environment"] == {"python": python}]
-        assert (code, change["standing"]) == (code_then, standing)
-        assert change["commits_before"] + change["commits_after"] == 20
+    standings = {change["environment"]["python"]: change["standing"] for change in found}
+    assert (code, standings) == (3, {"3.5": "not confirmed yet", here: "regression"})
+    assert {one["commits_before"] + one["commits_after"] for one in found} == {20}
     assert "with python 3.5" in said
     assert "Measured with python" in project.page
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from stored_figures import figure_of as stored_figure
 from stored_figures import store_results
 
 from asv_bench.history.asv_results import Figure, Series, differing, read_results
-from asv_bench.output.console import print_table
-from asv_bench.output.figure_rows import duration, figure_table
+from asv_bench.output.figure_rows import duration
 
 COLUMNS = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "samples"]
 
@@ -71,11 +66,6 @@ def test_failures_are_kept_and_what_no_benchmark_measures_now_is_not(
     assert found.complaints == ()
     assert [(dict(one.series.params).get("batch"), one.samples) for one in figures] == expected
     assert all(one.failed == math.isnan(one.median) == (not one.samples) for one in figures)
-
-
-def test_a_missing_directory_holds_nothing(tmp_path: Path) -> None:
-    results = read_results(tmp_path / "missing")
-    assert (results.figures, results.machines) == ((), {})
 
 
 @pytest.mark.parametrize(
@@ -159,29 +149,6 @@ def test_figures_of_other_environments_are_apart(tmp_path: Path) -> None:
     environments = [figure.environment for figure in results.figures]
     assert len(environments) == 2
     assert {differing(one, environments) for one in environments} == {"python 3.11", "python 3.12"}
-
-
-figure_of = partial(stored_figure, "a" * 40, 0)
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_table_of_figures_fits_its_terminal_and_loses_nothing(width: int) -> None:
-    tiny = {"model": "gpt2-tiny"}
-    figures = [
-        figure_of(f"scheduler.Scheduler.track_{name}", tiny, 0.0010, 0.0012, 0.0014)
-        for name in ("step_time", "tpot", "ttft", "seconds_per_token")
-    ]
-    floor = figure_of("decode.Decode.track_time_over_floor", {"batch": "64"}, 4.0, 4.0, 5.0)
-    failed = figure_of("host.Startup.track_import", {})
-    console = Console(width=width, file=io.StringIO())
-    print_table(console, figure_table([*figures, floor, failed], "a title"))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert max(len(line) for line in text.splitlines()) <= width
-    assert "…" not in text
-    for expected in ("scheduler, gpt2-tiny", "decode, batch 64", "seconds per token", "failed"):
-        assert expected in text
-    assert text.count("1.20 ms") == 4
-    assert text.count("±8.3 %") == 4
 
 
 def test_durations_are_shown_in_the_unit_that_reads_best() -> None:
