@@ -144,9 +144,8 @@ def peers(
                         source,
                         names[::-1],
                         rounds,
-                        [kind],
+                        {kind: own.take},
                         lambda _: kind,
-                        own.take,
                         kept,
                         own.live,
                     ).measure(lambda done, _: bar.show(done))

@@ -4,9 +4,8 @@ A results directory holds `benchmarks.json`, and for each machine a folder with 
 one file per commit and environment. A result file stores, per benchmark, a row of columns; see
 asv's developer documentation ("benchmark suite layout and file formats").
 
-A machine drifts, and its driver changes, between sessions. asv stores when each figure was
-measured, which tells sessions apart. The ratio to a reference commit measured in the same session
-is free of what the session added. asv has no place for it, so such a session leaves a file.
+A machine drifts between sessions. The ratio to a reference commit measured in the same session is
+free of that. asv has no place for it, so such a session leaves a file.
 """
 
 from __future__ import annotations

@@ -68,11 +68,11 @@ class LifeResults:
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
     """By commit: why a life did not give metrics that it should have given."""
 
-    def take(self, commit: str, lived: Lived) -> None:
+    def take(self, due: Due, lived: Lived) -> None:
         """Keep what one life measured, and why it gave no more."""
         for metric, reading in lived.readings.items():
-            self.readings.setdefault(commit, {}).setdefault(metric, []).append(reading)
-        self.failed.setdefault(commit, {}).update(lived.failed)
+            self.readings.setdefault(due.commit, {}).setdefault(metric, []).append(reading)
+        self.failed.setdefault(due.commit, {}).update(lived.failed)
 
     def reasons(self) -> dict[str, str]:
         """Why metrics that no life of some commit gave are missing there."""
@@ -227,19 +227,11 @@ class LifeResults:
                 values[number] = statistics.median(of_metric) if of_metric else None
                 samples[number] = of_metric or None
             begun = [one.started_at for it in metrics.values() for one in measured.get(it, [])]
-            results.add_result(
-                described[name],
-                BenchmarkResult(
-                    result=values,
-                    samples=samples,
-                    number=[1 if one else None for one in samples],
-                    errcode=0 if any(samples) else 1,
-                    stderr="",
-                    profile=None,
-                ),
-                started_at=datetime.fromtimestamp(max(begun), UTC) if begun else None,
-                record_samples=True,
-            )
+            started = datetime.fromtimestamp(max(begun), UTC) if begun else None
+            numbers = [1 if one else None for one in samples]
+            failure = 0 if any(samples) else 1
+            outcome = BenchmarkResult(values, samples, numbers, failure, stderr="", profile=None)
+            results.add_result(described[name], outcome, started, record_samples=True)
         results.save(str(session))
 
 
@@ -290,10 +282,9 @@ def measure_commits(
     if histories.is_own:
         settings["results"] = results.relative_to(histories.repository).as_posix()
     console.print(subject.sentence())
+    hosts = hosts or FleetOptions()
     with (
-        opened_fleet(
-            hosts or FleetOptions(), subject, commits, console, is_for_one_kind=False
-        ) as fleet,
+        opened_fleet(hosts, subject, commits, console, is_for_one_kind=False) as fleet,
         termination_as_interrupt(),
         subject.lives() as source,
     ):
@@ -310,15 +301,13 @@ def measure_commits(
             for kind, machine in machines_of(record, fleet).items()
         }
 
-        def take(due: Due, lived: Lived) -> None:
-            of_kind[due.kind].take(due.commit, lived)
-
         kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
-        session = LifeRounds(source, commits, rounds, list(of_kind), kind_of, take, kept)
+        takers = {kind: one.take for kind, one in of_kind.items()}
+        session = LifeRounds(source, commits, rounds, takers, kind_of, kept)
         _measure(session, console, yes=yes)
         for one, (commit, error) in itertools.product(of_kind.values(), session.unusable.items()):
             if not error.is_lacking:
-                one.take(commit, Lived({}, {name: error.reason for name in versions}))
+                one.failed.setdefault(commit, {}).update(dict.fromkeys(versions, error.reason))
         filed = [figure for one in of_kind.values() for figure in one.file().figures]
         kept.finish()
     about_devices = [sentence for one in of_kind.values() for sentence in one.remarks()]
@@ -342,8 +331,7 @@ def measure_commits(
 
 
 def _measure(session: LifeRounds, console: Console, *, yes: bool) -> None:
-    """Measure all lives, once it is said how long that takes, and agreed to."""
-    total = session.rounds * len(session.commits) * len(session.kinds)
+    total = session.rounds * len(session.commits) * len(session.takers)
 
     def agree(seconds: float) -> None:
         console.print(f"expected to take at most {clock(seconds)} more")

@@ -41,14 +41,9 @@ class Lived:
     Of peers all is by engine, and `facts` are what else its life told.
     """
 
-    readings: Mapping[str, Reading]
-    failed: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def kept_as(self, due: Due) -> KeptRound:
-        """The entry of the log."""
-        readings, failed = (dict(self.readings),), dict(self.failed)
-        return KeptRound(due.part, (due.commit,), (0,), readings, failed, dict(self.facts))
+    readings: dict[str, Reading]
+    failed: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -61,9 +56,8 @@ class LifeRounds:
     source: RoundSource
     commits: Sequence[str]  # full hashes, labels or contests, in their order
     rounds: int  # so many lives of each are measured
-    kinds: Sequence[str]  # of machines
+    takers: Mapping[str, Callable[[Due, Lived], None]]  # of what each kind of machine measured
     kind_of: Callable[[str], str]  # the kind of the machine that a device belongs to
-    take: Callable[[Due, Lived], None]  # where goes what was measured
     kept: Log  # lives of an interrupted session are not measured again
     live: Callable[[Due, str], Lived] | None = None  # measures on a device; None: by the source
     # Why some commits cannot be measured.
@@ -73,7 +67,7 @@ class LifeRounds:
     _seconds: list[float] = field(init=False, default_factory=list)  # that lives took
 
     def __post_init__(self) -> None:
-        for kind in self.kinds:
+        for kind in self.takers:
             # The newest commit first, which most likely can be measured.
             dues = (
                 Due(kind, commit, number)
@@ -92,12 +86,11 @@ class LifeRounds:
         commits that several devices have measured, a device that always reads more is told from a
         commit that takes more.
 
-        `on_life` is told before each life how many are over, and what follows. `agree` is told
-        after the first life how long the rest takes at most; it may raise, and a first life that
-        gives no figure ends everything. Raises MeasurementFailed then, and if the last device of a
-        kind is lost before the end.
+        `on_life` is told before each life how many are over, and what follows; `agree`, which may
+        raise, after the first how long the rest takes at most. Raises MeasurementFailed where that
+        first one gives no figure, and if the last device of a kind is lost before the end.
         """
-        total = len(self.kinds) * self.rounds * len(self.commits)
+        total = len(self.takers) * self.rounds * len(self.commits)
         is_agreed = agree is None
 
         def next_due(device: str, running: Sequence[Due]) -> Due | None:
@@ -119,8 +112,9 @@ class LifeRounds:
                 if not (is_agreed or lived.readings):
                     raise MeasurementFailed(f"nothing was measured: {error}") from None
             else:
-                self.kept.keep(lived.kept_as(due))
-            self.take(due, lived)
+                told = (lived.readings,), lived.failed, lived.facts
+                self.kept.keep(KeptRound(due.part, (due.commit,), (0,), *told))
+            self.takers[due.kind](due, lived)
             if not is_agreed and agree is not None:
                 is_agreed = True
                 # A commit's first life waits for its setup, so that this is the most.
@@ -156,7 +150,7 @@ class LifeRounds:
         """Take a life from those that were kept, if it is there."""
         kept = self.kept.next(due.part, [due.commit])
         if kept is not None:
-            self.take(due, Lived(kept.readings[0], kept.failed, kept.facts))
+            self.takers[due.kind](due, Lived(kept.readings[0], kept.failed, kept.facts))
             self._given |= {(one.device, due.commit) for one in kept.readings[0].values()}
         return kept is not None
 
@@ -171,6 +165,6 @@ class LifeRounds:
         return Lived(readings, failed)
 
 
-def _readings(measured: Round | None) -> Mapping[str, Reading]:
+def _readings(measured: Round | None) -> dict[str, Reading]:
     """Those of the one life of a round; none where there is none."""
-    return measured.readings[0] if measured else {}
+    return dict(measured.readings[0]) if measured else {}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -98,8 +98,7 @@ def stored_changes(
 ) -> tuple[list[Change], list[str]]:
     """The changes in the stored results, largest first, and what of these was left out.
 
-    Each environment of a machine is judged by itself. `patterns` are regular expressions that are
-    looked for in names; none: all. Raises NothingMeasured if nothing is stored.
+    `patterns` are looked for in names; none: all. Raises NothingMeasured if nothing is stored.
     """
     results = histories.read()
     notes = list(results.complaints)
@@ -129,15 +128,11 @@ def is_with(
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table `[[acknowledged]]`: a change that somebody has looked at and lives with.
+    """One table `[[acknowledged]]`: a change that somebody has looked at and lives with."""
 
-    `commit` is the beginning of the hash of a change's commit, or a label; `benchmark` a text in
-    the name of the benchmark, by default any; `why` is shown.
-    """
-
-    commit: Annotated[str, msgspec.Meta(min_length=1)]
-    why: Annotated[str, msgspec.Meta(min_length=1)]
-    benchmark: str = ""
+    commit: Text  # the beginning of the hash of a change's commit, or a label
+    why: Text
+    benchmark: str = ""  # a text in the name of the benchmark
 
 
 class AcknowledgedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -215,8 +210,6 @@ class JudgedChange:
 
 
 class _KeptAnswer(msgspec.Struct):
-    """What is read again of a `JudgedChange`."""
-
     benchmark: Text
     params: dict[Text, str]
     environment: dict[Text, str]
@@ -230,11 +223,7 @@ class _KeptAnswers(msgspec.Struct):
 
 
 def keep_answers(folder: Path, started: str, judged: Sequence[JudgedChange]) -> None:
-    """Write the changes that were compared, all of one machine.
-
-    `started` is a time as ISO writes it, so that files in the order of their names are in the order
-    of time.
-    """
+    """Write the changes that were compared, all of one machine, by the time as ISO writes it."""
     compared = [entry for entry in judged if entry.answer is not None]
     if compared:
         moment = started.replace(":", "").replace("-", "").split("+")[0]
@@ -257,7 +246,6 @@ def read_answers(
 
 
 def change_table(judged: Sequence[JudgedChange]) -> Table:
-    """A row for each change; of a machine with changes in several environments, with which."""
     rows: list[Row] = []
     for entry in judged:
         change, series = entry.change, entry.change.series
@@ -269,33 +257,23 @@ def change_table(judged: Sequence[JudgedChange]) -> Table:
             note += f"\nwith {environment}"
         stands = f"acknowledged: {entry.acknowledged}" if entry.acknowledged else entry.standing
         name = ", ".join(filter(None, [series.benchmark, series.label]))
-        ends = (change.commit.hash, change.since.hash, change.until.hash)
         compared = entry.answer.effect if entry.answer else None
         sizes = (change.effect, change.interval, compared)
-        rows.append((Cell(name, note=note), *ends, change.machine, *sizes, str(stands)))
+        rows.append((Cell(name, note=note), change.machine, *sizes, str(stands)))
     columns = (
         Column("benchmark", "benchmark and commit", kind="name"),
-        Column("commit", "commit", kind="data"),
-        Column("after", "after", kind="data"),
-        Column("up_to", "up to", kind="data"),
         Column("machine", "machine"),
         Column("change", "change", show=percent(1, signed=True)),
         Column("interval", "interval", show=interval(1), parts=("low", "high")),
         Column("compared", "compared", show=percent(2, signed=True)),
         Column("standing", "standing"),
     )
-    caption = (
-        "A candidate is a change of level in stored figures; only a comparison of the commits "
-        "around it makes it a regression or an improvement."
-    )
+    caption = "Only a comparison of the commits around a change confirms or refutes it."
     return Table(columns, rows, "changes in the stored histories", caption)
 
 
 class Confirming(Session):
-    """Which changes of stored histories stand, once the commits around them are compared.
-
-    Those are compared that were measured on this machine with this software, the largest first.
-    """
+    """Which changes stand, once those measured here with this software are compared."""
 
     def __init__(
         self,

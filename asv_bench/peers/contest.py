@@ -303,7 +303,7 @@ class KeptRounds(Log):
 
 
 class PeerRounds:
-    """What lives in rounds, and where it goes (`LifeRounds.live`, `LifeRounds.take`).
+    """What lives in rounds, and where it goes (`LifeRounds.live`, `LifeRounds.takers`).
 
     A round of a contest never leaves its device, and is measured again as a whole where that is
     lost.

@@ -76,16 +76,8 @@ def rounds_on(machines: Machines, kept: Log) -> LifeRounds:
     nothing: Any = None
     kinds = dict.fromkeys(map(kind_of, machines.lasts))
     RESULTS[:] = [LifeResults(subject, nothing, nothing, nothing) for _ in kinds]
-    of_kind = dict(zip(kinds, RESULTS, strict=True))
-    return LifeRounds(
-        machines,
-        COMMITS,
-        ROUNDS,
-        kinds,
-        kind_of,
-        lambda due, lived: of_kind[due.kind].take(due.commit, lived),
-        kept,
-    )
+    takers = {kind: one.take for kind, one in zip(kinds, RESULTS, strict=True)}
+    return LifeRounds(machines, COMMITS, ROUNDS, takers, kind_of, kept)
 
 
 @pytest.fixture
