@@ -100,14 +100,9 @@ def history(
         measured = measure_commits(
             declared, histories, commits, selection.rounds, console, yes=yes, hosts=hosts
         )
-    with_figures = {figure.commit for figure in measured.figures}
-    for commit in commits:
-        if commit not in with_figures:
-            reason = measured.unusable.get(commit, "it lacks what the benchmarks measure")
-            console.print(f"{short(commit)} gave no figure: {reason}")
-    newest = next(commit for commit in reversed(commits) if commit in with_figures)
+    newest = measured.figures[-1].commit
     figures = [figure for figure in measured.figures if figure.commit == newest]
-    files.show(figure_table(figures, f"{short(newest)}, the last of {len(with_figures)}"))
+    files.show(figure_table(figures, f"{short(newest)}, the last of {len(commits)}"))
     console.print(f"record: {measured.record.write(files.record)}")
     if pinned:
         ratios = write_session(histories.sessions, pinned, measured.figures)

@@ -97,7 +97,6 @@ class Change:
 
     @property
     def is_worse(self) -> bool:
-        """Whether figures are worse after it."""
         return (self.effect > 0) == (self.better != "higher")
 
     @property

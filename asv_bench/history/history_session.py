@@ -32,6 +32,7 @@ from asv_bench.fleet.fleet import (
     opened_fleet,
     record_of,
 )
+from asv_bench.git.repository import short
 from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Figure, Results, read_benchmarks
 from asv_bench.history.histories import Histories, filed_under
 from asv_bench.history.life_rounds import Due, LifeRounds, Lived
@@ -69,7 +70,6 @@ class LifeResults:
     """By commit: why a life did not give metrics that it should have given."""
 
     def take(self, due: Due, lived: Lived) -> None:
-        """Keep what one life measured, and why it gave no more."""
         for metric, reading in lived.readings.items():
             self.readings.setdefault(due.commit, {}).setdefault(metric, []).append(reading)
         self.failed.setdefault(due.commit, {}).update(lived.failed)
@@ -151,16 +151,10 @@ class LifeResults:
         """Let asv's own commands find the results, unless the user has said where they are."""
         path = self.histories.configured / "asv.conf.json"
         if not path.exists():
-            content = {
-                "version": 1,
-                "project": self.subject.name,
-                "repo": os.path.relpath(self.histories.repository, path.parent),
-                "benchmark_dir": "asv",
-                "results_dir": "asv",
-                "html_dir": "html",
-                "environment_type": "existing",
-            }
-            write_json(path, content)
+            repository = os.path.relpath(self.histories.repository, path.parent)
+            project = {"project": self.subject.name, "repo": repository}
+            folders = {"benchmark_dir": "asv", "results_dir": "asv", "html_dir": "html"}
+            write_json(path, {"version": 1, **project, **folders, "environment_type": "existing"})
 
     def _facts(self) -> dict[str, str]:
         """What asv stores of a machine: only what changes speed, as each entry keys a series.
@@ -241,7 +235,6 @@ class Measured:
 
     figures: tuple[Figure, ...]
     failed: Mapping[str, str]  # why benchmarks gave no figure at some commit, by their names
-    unusable: Mapping[str, str]  # why commits gave no figure at all, where that is known
     record: Record
 
     def require_all(self) -> None:
@@ -310,15 +303,22 @@ def measure_commits(
                 one.failed.setdefault(commit, {}).update(dict.fromkeys(versions, error.reason))
         filed = [figure for one in of_kind.values() for figure in one.file().figures]
         kept.finish()
-    about_devices = [sentence for one in of_kind.values() for sentence in one.remarks()]
     print_sentences(console, subject.remarks, "yellow")
-    print_sentences(console, about_devices)
     record.warn(console, same_code(subject.cells))
     good = tuple(figure for figure in filed if not figure.failed)
+    lacking = {commit: "it lacks what the benchmarks measure" for commit in commits}
+    reasons = {commit: error.reason for commit, error in session.unusable.items()}
+    said = [
+        f"{short(commit)} gave no figure: {reason}"
+        for commit, reason in (lacking | reasons).items()
+        if commit not in {figure.commit for figure in good}
+    ]
+    said += [sentence for one in of_kind.values() for sentence in one.remarks()]
+    print_sentences(console, said)
     failed = {name: why for one in of_kind.values() for name, why in one.reasons().items()}
     if not good:
         raise MeasurementFailed(f"nothing was measured: all of {', '.join(failed)} failed.")
-    record.notes += [*subject.remarks, *about_devices]
+    record.notes += [*subject.remarks, *said]
     record.samples = [asdict(figure) for figure in good]
     record.results |= {
         **hosts_json(fleet),
@@ -326,8 +326,7 @@ def measure_commits(
         "cells": {name: cell.to_json() for name, cell in subject.cells.items()},
         "failed": failed,
     }
-    unusable = {commit: error.reason for commit, error in session.unusable.items()}
-    return Measured(good, failed, unusable, record)
+    return Measured(good, failed, record)
 
 
 def _measure(session: LifeRounds, console: Console, *, yes: bool) -> None:
