@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import product
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
@@ -67,14 +67,17 @@ class LifeRounds:
     _seconds: list[float] = field(init=False, default_factory=list)  # that lives took
 
     def __post_init__(self) -> None:
-        for kind in self.takers:
+        for kind, number in product(self.takers, range(self.rounds)):
+            left = self._left.setdefault(kind, deque())
             # The newest commit first, which most likely can be measured.
-            dues = (
-                Due(kind, commit, number)
-                for number in range(self.rounds)
-                for commit in (self.commits if number % 2 else reversed(self.commits))
-            )
-            self._left[kind] = deque(due for due in dues if not self._restore(due))
+            for commit in self.commits if number % 2 else reversed(self.commits):
+                due = Due(kind, commit, number)
+                kept = self.kept.next(due.part, [commit])
+                if kept is None:
+                    left.append(due)
+                else:
+                    self.takers[kind](due, Lived(kept.readings[0], kept.failed, kept.facts))
+                    self._given |= {(one.device, commit) for one in kept.readings[0].values()}
 
     def measure(
         self, on_life: Callable[[int, str], None], agree: Callable[[float], None] | None = None
@@ -138,21 +141,14 @@ class LifeRounds:
             return None
         is_new = (
             due
-            for due in takewhile(lambda due: due.round == dues[0].round, dues)
+            for due in dues
+            if due.round == dues[0].round
             if (device, due.commit) not in self._given and due.commit not in self.unusable
         )
         chosen = next(is_new, dues[0])
         dues.remove(chosen)
         self._given.add((device, chosen.commit))
         return chosen
-
-    def _restore(self, due: Due) -> bool:
-        """Take a life from those that were kept, if it is there."""
-        kept = self.kept.next(due.part, [due.commit])
-        if kept is not None:
-            self.takers[due.kind](due, Lived(kept.readings[0], kept.failed, kept.facts))
-            self._given |= {(one.device, due.commit) for one in kept.readings[0].values()}
-        return kept is not None
 
     def _live(self, due: Due, device: str) -> Lived:
         begun = time.monotonic()
