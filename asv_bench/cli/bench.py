@@ -57,6 +57,7 @@ def bench(
     selection = (QUICK if quick else FULL if full else STANDARD).changed(benchmark or (), rounds)
     suite = OwnSuite(REPOSITORY)
     histories = Histories.of_subject(suite)
+    histories.require_ready()
     files = outputs.files()
     console = files.console
     with checkout_lock(WORKPLACE):

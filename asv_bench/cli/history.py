@@ -72,6 +72,7 @@ def history(
     choice = Choice(file=subject, axis=axis, patterns=benchmark or (), is_elsewhere=is_elsewhere)
     declared = choice.declared("history")
     histories = Histories.of_subject(declared, results)
+    histories.require_ready()
     if reference == WORKING_TREE:
         raise Refused("--reference names a commit, and . is none.")
     if not commit_ranges and not histories.labels:
@@ -100,7 +101,8 @@ def history(
         measured = measure_commits(
             declared, histories, commits, selection.rounds, console, yes=yes, hosts=hosts
         )
-    newest = measured.figures[-1].commit
+    given = {figure.commit for figure in measured.figures}
+    newest = [commit for commit in commits if commit in given][-1]
     figures = [figure for figure in measured.figures if figure.commit == newest]
     files.show(figure_table(figures, f"{short(newest)}, the last of {len(commits)}"))
     console.print(f"record: {measured.record.write(files.record)}")

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asv_bench.errors import Refused
+from asv_bench.errors import Refused, require_packages
 from asv_bench.git.repository import Commit, Repository, commits_on_line
 from asv_bench.history.asv_results import Results, read_results
+from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE
 from asv_bench.subjects.declared import DeclaredSubject
 
@@ -67,6 +68,12 @@ class Histories:
     @property
     def pages(self) -> Path:
         return self.folder / "pages"
+
+    def require_ready(self) -> None:
+        """See before measuring that its packages are here and its folders can be written."""
+        require_packages("asv", "jinja2")
+        folders = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
+        require_writable(*(self.folder / name / "file" for name in folders))
 
     def read(self, directory: Path | None = None) -> Results:
         """What a results directory, by default `results`, holds of commits, or labels by name."""

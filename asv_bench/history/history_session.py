@@ -22,7 +22,6 @@ from asv_bench.errors import (
     MeasurementFailed,
     NothingMeasured,
     Refused,
-    require_packages,
 )
 from asv_bench.fleet.fleet import (
     FleetOptions,
@@ -40,7 +39,7 @@ from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.samples import Reading
 from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_sentences
-from asv_bench.output.destinations import require_writable, write_text
+from asv_bench.output.destinations import write_text
 from asv_bench.output.progress import Progress, clock
 from asv_bench.output.record import Record, command_line, write_json
 from asv_bench.output.stored_json import read_stored
@@ -52,8 +51,6 @@ from asv_bench.subjects.declared import DeclaredSubject
 
 LONG_SECONDS = 3600.0
 """Work that is expected to take longer is begun only where the user has agreed."""
-KEPT = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
-"""Folders of histories that a session may write to."""
 
 
 @dataclass(slots=True)
@@ -263,8 +260,6 @@ def measure_commits(
     What takes long wants a yes. `results` is asv's results directory; None: that of `histories`. An
     interrupted session is not filed: its lives are kept, and the same command goes on with them.
     """
-    require_packages("asv", "jinja2")
-    require_writable(*(histories.folder / kept / "file" for kept in KEPT))
     results = results or histories.results
     settings = {
         "commits": list(commits),
@@ -333,7 +328,7 @@ def _measure(session: LifeRounds, console: Console, *, yes: bool) -> None:
     total = session.rounds * len(session.commits) * len(session.takers)
 
     def agree(seconds: float) -> None:
-        console.print(f"expected to take at most {clock(seconds)} more")
+        console.print(f"expected to take about {clock(seconds)} at most")
         if seconds > LONG_SECONDS and not yes:
             raise Refused(
                 f"this may take {clock(seconds)} hours. Add --yes to begin, or measure less: a "
