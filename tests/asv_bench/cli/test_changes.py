@@ -211,8 +211,9 @@ def test_what_somebody_lives_with_is_not_compared_and_no_news(project: Project) 
     assert "acknowledged: the" in said
     assert "the price of being right" in project.page
     assert "Nothing got worse" in project.page
-    acknowledged.write_text(table.format(hash_of(12), "another"))
-    assert project.run()[0] == 3
+    for commit, benchmark in ((hash_of(12), "another"), (hash_of(11), "track_step")):
+        acknowledged.write_text(table.format(commit, benchmark))
+        assert project.run()[0] == 3
     acknowledged.write_text("[[acknowledged]]\ncommit = 12\n")
     with pytest.raises(Refused, match=r"acknowledged.toml cannot be read.*commit"):
         project.run()
