@@ -39,8 +39,7 @@ def history(
         list[str] | None,
         typer.Argument(
             metavar="[RANGE...]",
-            help="As git understands them: HEAD~5..HEAD, v1..main; COMMIT^! for one commit. Of "
-            "labels: 1.0..2.0, or one label (default: all labels).",
+            help="HEAD~5..HEAD; COMMIT^! for one commit. Of labels: 1.0..2.0 (default: all).",
         ),
     ] = None,
     benchmark: Metrics = None,
@@ -54,8 +53,7 @@ def history(
     reference: Annotated[
         str | None,
         typer.Option(
-            help="A commit measured in the same rounds; `changes` judges ratios to it, which the "
-            "machine's drift between sessions does not move."
+            help="A commit measured in the same rounds: ratios to it cancel the machine's drift."
         ),
     ] = None,
     anyway: Anyway = False,

@@ -176,8 +176,7 @@ def read_results(directory: Path) -> Results:
                 continue
             found += _figures(file, machine, benchmarks, wrong)
             if wrong:
-                more = f", and so are {len(wrong) - 1} more of its entries" if wrong[1:] else ""
-                complaints.append(f"{path}: {wrong[0]}. It is left out{more}.")
+                complaints.append(f"{path}: {wrong[0]}. It is left out ({len(wrong)} such in all).")
     # Of figures that differ in their session alone the one that counts.
     best: dict[tuple[Any, ...], Figure] = {}
     for figure in found:
@@ -288,7 +287,8 @@ def _by_parameters(
         values = zip(benchmark.param_names, map(_plain, texts), strict=True)
         series = Series(benchmark.name, tuple(values))
         # asv keeps the median alone where it was not asked for samples.
-        stored = samples or ([] if value is None else [value])
+        alone = [] if value is None else [value]
+        stored = alone if samples is None else samples
         kept: list[float] = []
         for sample in stored:
             try:
@@ -381,14 +381,12 @@ def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Pa
 
 def read_ratios(folder: Path, machine: str, complaints: list[str]) -> Ratios:
     """What the sessions of one machine measured beside references; see `read_each`."""
-    return {
-        (Series(row.benchmark, row.params), row.commit, int(row.started_ms)): (
-            session.reference,
-            row.reference_value,
-        )
-        for session in read_each(folder / machine, "a session of history", _Session, complaints)
-        for row in session.figures
-    }
+    ratios: Ratios = {}
+    for session in read_each(folder / machine, "a session of history", _Session, complaints):
+        for row in session.figures:
+            key = Series(row.benchmark, row.params), row.commit, int(row.started_ms)
+            ratios[key] = session.reference, row.reference_value
+    return ratios
 
 
 def read_each(folder: Path, what: str, kind: type[Kind], complaints: list[str]) -> Iterator[Kind]:

@@ -24,13 +24,10 @@ def require_patterns(option: str, patterns: Iterable[str]) -> None:
 
 
 class Selection(NamedTuple):
-    """Benchmarks, as regular expressions that asv looks for in `name(parameters)`, and rounds.
-
-    A round is one process per figure: its samples are independent because each is a process.
-    """
+    """Benchmarks, as regular expressions that asv looks for in `name(parameters)`, and rounds."""
 
     patterns: tuple[str, ...]
-    rounds: int
+    rounds: int  # processes a figure
 
     def changed(self, patterns: Sequence[str], rounds: int | None) -> Selection:
         """The same with what the user asks for instead; Refused if that is wrong."""

@@ -194,11 +194,10 @@ def _change(before: Sequence[Point], after: Sequence[Point], spread: Spread) -> 
 
 
 def _places_of(levels: Floats, found: int) -> tuple[int, int]:
-    """The first and last place where the one step of `levels` may be, `found` among them.
+    """The first and last number of levels before the one step of `levels`, `found` among them.
 
-    Levels are in units of their noise; a place is the number of levels before the step. Every place
-    is as probable beforehand; errors around the medians of both sides are of a Student t
-    distribution, whose heavy tails let single commits be far off.
+    Levels are in units of their noise. Every place is as probable beforehand; errors are of a
+    Student t distribution, whose heavy tails let single commits be far off.
     """
 
     def cost(side: Floats) -> float:
@@ -215,11 +214,10 @@ def _places_of(levels: Floats, found: int) -> tuple[int, int]:
 
 
 class Spread(NamedTuple):
-    """Standard deviations of the logs of figures: what is new in each commit's figure, and what a
-    session adds to all of its figures."""
+    """Standard deviations of the logs of figures."""
 
-    commit: float
-    session: float
+    commit: float  # of what is new in each commit's figure
+    session: float  # of what a session adds to all of its figures
 
 
 def _spread_of(
@@ -251,25 +249,21 @@ def _spread_of(
 
 
 def _noise_of_few(samples: Sequence[Sequence[float]], within: float) -> float:
-    """The noise of so few commits that each difference may be a change: what processes say.
-
-    Few of them say little, so that the error is taken for wider, as Student's t is.
-    """
+    """Of so few commits that each difference may be a change, what processes say."""
     if min(map(len, samples)) < REPEATED:
         return UNKNOWN_NOISE
     from scipy.stats import norm, t  # not at the top: every command would wait for it
 
+    # Few processes say little: the error is taken for wider, as Student's t is.
     freedom = sum(map(len, samples)) - len(samples)
     return max(LEAST_NOISE, within * float(t.isf(0.001, freedom) / norm.isf(0.001)))
 
 
 def _noise_of(differences: Floats, samples: Sequence[Sequence[float]], within: float) -> float:
-    """What is new in each commit's figure: no less than the spread of its own processes says.
-
-    With few commits, most differences may be changes, and only the processes count.
-    """
+    """What is new in each commit's figure: no less than the spread of its own processes says."""
     commits = len(differences) + 1
     if commits < _FEW and within > 0:
+        # Most differences may be changes.
         return max(LEAST_NOISE, within)
     has_bulk = commits >= _MANY or min(map(len, samples)) < REPEATED
     return max(LEAST_NOISE, _sd_of(differences, has_bulk=has_bulk) / math.sqrt(2.0), within)

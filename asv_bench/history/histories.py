@@ -48,7 +48,6 @@ class Histories:
 
     @property
     def is_own(self) -> bool:
-        """Whether they are of kvtrail's own benchmarks."""
         return self.configured != self.folder
 
     @property

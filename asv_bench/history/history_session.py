@@ -17,12 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from asv_bench.errors import (
-    Interrupted,
-    MeasurementFailed,
-    NothingMeasured,
-    Refused,
-)
+from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.fleet.fleet import (
     FleetOptions,
     hosts_json,
@@ -97,7 +92,6 @@ class LifeResults:
         }
 
     def remarks(self) -> list[str]:
-        """Of which metrics differences between devices cannot be told from those of commits."""
         found = []
         for metric, factors in self.factors().items():
             devices = {one.device for of in self.readings.values() for one in of.get(metric, ())}
@@ -235,7 +229,6 @@ class Measured:
     record: Record
 
     def require_all(self) -> None:
-        """Raise MeasurementFailed where a benchmark gave no figure at some commit."""
         if self.failed:
             reasons = "; ".join(f"{name} ({why})" for name, why in self.failed.items())
             raise MeasurementFailed(
@@ -301,12 +294,12 @@ def measure_commits(
     print_sentences(console, subject.remarks, "yellow")
     record.warn(console, same_code(subject.cells))
     good = tuple(figure for figure in filed if not figure.failed)
-    lacking = {commit: "it lacks what the benchmarks measure" for commit in commits}
+    given = {figure.commit for figure in good}
     reasons = {commit: error.reason for commit, error in session.unusable.items()}
     said = [
-        f"{short(commit)} gave no figure: {reason}"
-        for commit, reason in (lacking | reasons).items()
-        if commit not in {figure.commit for figure in good}
+        f"{short(commit)} gave no figure: {reasons.get(commit, 'it lacks what is measured')}"
+        for commit in commits
+        if commit not in given
     ]
     said += [sentence for one in of_kind.values() for sentence in one.remarks()]
     print_sentences(console, said)

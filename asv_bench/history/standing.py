@@ -72,12 +72,7 @@ class MachineHistory:
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        results: Results,
-        histories: Histories,
-        complaints: list[str],
-        tip: str = "HEAD",
+        cls, name: str, results: Results, histories: Histories, notes: list[str], tip: str = "HEAD"
     ) -> MachineHistory:
         """What is stored, along the line of first parents that ends at `tip`."""
         figures = [figure for figure in results.figures if figure.machine == name]
@@ -85,7 +80,7 @@ class MachineHistory:
         environments = list(dict.fromkeys(figure.environment for figure in newest_first))
         dates = {figure.commit: figure.committed_ms for figure in figures}
         line = histories.on_line(dates, tip)
-        ratios = read_ratios(histories.sessions, name, complaints)
+        ratios = read_ratios(histories.sessions, name, notes)
         return cls(name, figures, dates, *line, environments, sessions_of(figures), ratios)
 
     def changes(self, figures: Sequence[Figure]) -> list[Change]:
@@ -232,12 +227,10 @@ def keep_answers(folder: Path, started: str, judged: Sequence[JudgedChange]) -> 
         write_json(path, {"schema": 1, "changes": rows})
 
 
-def read_answers(
-    folder: Path, machine: str, complaints: list[str]
-) -> Mapping[AnswerKey, Comparison]:
+def read_answers(folder: Path, machine: str, notes: list[str]) -> Mapping[AnswerKey, Comparison]:
     """What was found out last about the changes of a machine; see `read_each`."""
     answers: dict[AnswerKey, Comparison] = {}
-    for kept in read_each(folder / machine, "a file of `changes`", _KeptAnswers, complaints):
+    for kept in read_each(folder / machine, "a file of `changes`", _KeptAnswers, notes):
         for row in kept.changes:
             series = Series(row.benchmark, tuple(row.params.items()))
             environment = tuple(sorted(row.environment.items()))
@@ -296,19 +289,17 @@ class Confirming(Session):
         acknowledged = read_acknowledged(histories.folder)
         self._reasons = {change: reason_for(change, acknowledged) for change in found}
         here = machine_facts()
-        versions = here.python, here.torch, here.triton
         self._wanted = [
-            change
-            for change, reason in self._reasons.items()
-            if compares and not reason
-            if change.machine == here.name and is_with(change.environment, *versions)
+            one
+            for one, reason in self._reasons.items()
+            if compares and not reason and one.machine == here.name
+            if is_with(one.environment, here.python, here.torch, here.triton)
         ]
         self._suspicions: dict[Change, Suspicion] = {}
         self._answers: dict[Suspicion, Comparison] = {}
         self._is_interrupted = False
 
     def known(self) -> ExitCode | None:
-        """See `Session`: nothing is to be compared, or nothing differs between the commits."""
         if self._wanted:
             self._suspect()
         for one in () if self._how.anyway else self._suspicions.values():
