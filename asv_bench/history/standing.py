@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from asv_bench.history.histories import Histories
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences
+from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import TableFiles, write_json
 from asv_bench.output.stored_json import Text
@@ -385,7 +387,8 @@ class Confirming(Session):
         self._record.notes += [*self._notes, *interrupted]
         print_sentences(self._console, interrupted)
         if judged or self._files.markdown or self._files.csv:
-            self._files.show(change_table(judged))
+            page = self._page(judged) if self._record.samples else None
+            self._files.show(change_table(judged), page=page)
         else:
             self._console.print("no series moved by 1 % or more")
         reasons = [entry.answer.reason for entry in judged if entry.answer]
@@ -395,6 +398,17 @@ class Confirming(Session):
         from asv_bench.pages.site import build_page
 
         self._console.print(f"page: {build_page(self._histories, self._console)}")
+
+    def _page(self, judged: Sequence[JudgedChange]) -> str:
+        """What was compared as text for an issue."""
+        counts = Counter(str(entry.standing) for entry in judged)
+        return self._issue(
+            heading=", ".join(f"{count} {standing}" for standing, count in counts.items()),
+            commits=f"Changes in the stored histories of {inline(self._subject.name)}",
+            tables=[change_table(judged)],
+            remarks=[*self._notes, *self._record.warnings],
+            names={},
+        )
 
     def results(self) -> dict[str, Any]:
         return {

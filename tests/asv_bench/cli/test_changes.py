@@ -169,8 +169,11 @@ def test_a_change_that_stands_is_a_regression_and_another_machines_is_a_candidat
     project: Project,
 ) -> None:
     project.measure_on("own-other")
-    code, said, found = project.run()
+    issue = project.root / "issue.md"
+    code, said, found = project.run("--markdown", str(issue))
     assert code == 3
+    assert issue.read_text().startswith("### 1 regression, 1 not confirmed yet")
+    assert "Changes in the stored histories" in issue.read_text()
     standings = {change["machine"]: change["standing"] for change in found}
     assert standings == {HERE: "regression", "own-other": "not confirmed yet"}
     assert "regression" in said
