@@ -121,12 +121,12 @@ def _smallest_found(pairs: int, costs: Floats, plan: ComparisonPlan) -> float | 
     while high - low > 1:
         middle = (low + high) // 2
         slower = head + math.log1p(effects[middle])
-        is_found = _share_slower(base, slower, pool, plan) >= FOUND
+        is_found = share_slower(base, slower, pool, plan) >= FOUND
         low, high = (low, middle) if is_found else (middle, high)
     return effects[high] if high < len(effects) else None
 
 
-def _share_slower(base: Floats, head: Floats, pool: Floats, plan: ComparisonPlan) -> float:
+def share_slower(base: Floats, head: Floats, pool: Floats, plan: ComparisonPlan) -> float:
     """Which part of comparisons, [runs, pairs], calls the head slower, look by look."""
     answers = np.full(len(base), Verdict.INCONCLUSIVE.value)
     for number, look in enumerate(plan.looks):

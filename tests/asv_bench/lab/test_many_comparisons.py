@@ -15,7 +15,7 @@ from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.judging import within_commit
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.lab.reach import own_differences
+from asv_bench.lab.reach import own_differences, share_slower
 from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Pair
 from tests.simulations.commits import RoundsOfPairs
@@ -83,6 +83,15 @@ def stored_noise(folder: Path, **stored: int) -> ReplayedNoise:
     record.write_text(json.dumps({"samples": pairs_with_itself(**{"pairs": 48, **stored})}))
     (noise,) = replayed(record, CAP).values()
     return noise
+
+
+@pytest.mark.parametrize("effect", [0.008, 0.01])
+def test_what_calibrate_expects_of_minutes_is_what_comparisons_come_to(effect: float) -> None:
+    plan = ComparisonPlan()
+    drawn = SITUATIONS["quiet"].draw(np.random.default_rng(0), [effect], 300, plan.cap)
+    share = share_slower(drawn.base[:, 0], drawn.head[:, 0], drawn.pools[:, 0], plan)
+    assert share == (compare_many(drawn, plan).verdict == "slower").mean()
+    assert 0.02 < share < 0.98
 
 
 @pytest.mark.parametrize("pairs", [4, 5, 7])
