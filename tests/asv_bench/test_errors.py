@@ -44,7 +44,6 @@ runpy.run_module("asv_bench", run_name="__main__")
                 ("asv", "bench"),
                 ("jinja2", "history HEAD~1..HEAD"),
                 ("matplotlib", "lab ladder"),
-                ("nvtx", "profile --quick"),
             )
         ),
     ],
