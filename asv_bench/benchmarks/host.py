@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -190,34 +189,12 @@ class Startup(SharesRuns):
     timeout = 300.0
 
     def run(self) -> Figures:
-        return dict(zip(("import", "first_token"), _started("cpu"), strict=True))
+        return dict(zip(("import", "first_token"), _started(), strict=True))
 
     track_import = shared("import", "Seconds that importing the engine adds to importing torch.")
     track_first_token = shared(
         "first_token", "Seconds from the imported engine to the first token of a gpt2-tiny."
     )
-
-
-class GpuStartup(SharesRuns):
-    """What a process pays on a GPU before its first token, beyond importing the engine.
-
-    Two processes are measured one after the other, which share an empty cache of kernels.
-    """
-
-    timeout = 300.0
-
-    def prepare(self) -> None:
-        runs.require_model_here(runs.GPU_MODEL)
-
-    def run(self) -> Figures:
-        with TemporaryDirectory() as cache:
-            cold, warm = (_started("cuda", TRITON_CACHE_DIR=cache)[1] for _ in range(2))
-        return {"cold": cold, "warm": warm}
-
-    track_cold = shared(
-        "cold", "Seconds from the imported engine to the first token; no kernel is compiled yet."
-    )
-    track_warm = shared("warm", "The same once an engine like it has run before.")
 
 
 def _step_figures(sample: RunSample) -> dict[str, float]:
@@ -293,30 +270,24 @@ import time
 
 import torch
 
-if DEVICE == "cuda":
-    torch.zeros(1, device=DEVICE)
 before_import = time.perf_counter()
 import engine
 
 before_engine = time.perf_counter()
-started = engine.Engine(engine.EngineConfig(model=MODEL, device=DEVICE, **SIZES))
+started = engine.Engine(engine.EngineConfig(model=MODEL, device="cpu", max_batch_size=1))
 started.generate([[1]], engine.SamplingParams(max_new_tokens=1, ignore_eos=True))
 print(before_engine - before_import, time.perf_counter() - before_engine)
 """
 
 
-def _started(device: str, **variables: str) -> list[float]:
+def _started() -> list[float]:
     """Seconds of the import and to the first token, in a process with the engine of this one.
 
     This process may have been forked from one that had imported much of what the engine needs.
     """
-    model = runs.GPU_MODEL if device == "cuda" else runs.CPU_MODEL
-    sizes = {} if device == "cuda" else {"max_batch_size": 1}
-    told = f"DEVICE, MODEL, SIZES = {device!r}, {f'random:{model}'!r}, {sizes!r}"
+    code = f"MODEL = {f'random:{runs.CPU_MODEL}'!r}\n{_START}"
     path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
     said = subprocess.check_output(
-        [sys.executable, "-P", "-c", f"{told}\n{_START}"],
-        env={**os.environ, "PYTHONPATH": path, **variables},
-        text=True,
+        [sys.executable, "-P", "-c", code], env={**os.environ, "PYTHONPATH": path}, text=True
     )
     return [float(number) for number in said.split()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +13,9 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from fake_engine import FakeClock, FakeEngine
 
 from asv_bench.benchmarks import (
-    counters,
     decode,
     engine_runs,
     host,
-    host_growth,
-    host_text,
     kernels,
     sharing,
 )
@@ -79,13 +75,6 @@ CHEAP = [
     (host.EngineStep, "track_step_time", 8),
     (host.EngineStep, "track_boundary_step", 8),
     (host.Startup, "track_first_token"),
-    (host_growth.AbortOfWaiting, "track_abort", 500),
-    (host_growth.BlockedPrompt, "track_step", 80),
-    (host_growth.LateRequest, "track_step", 64),
-    (host_growth.ManyStreams, "track_step", 1),
-    (host_growth.StopIdsOfOthers, "track_step", 51_200),
-    (host_text.TextStreams, "track_time", "words", 256),
-    (host_text.TextStreams, "track_time", "invalid_bytes", 256),
     *((kernels.Append, "track_time", kind, "cpu-small") for kind in kernels.Append.params[0]),
     (kernels.DecodeAttention, "track_time", "cpu-small"),
     (kernels.PrefillAttention, "track_time", "cpu-small"),
@@ -115,34 +104,6 @@ def test_all_ways_to_append_do_the_same_bookkeeping() -> None:
             benchmark.append()
         fills.append(sorted(benchmark.blocks.fill_levels.tolist(), reverse=True)[: 2 * batch])
     assert fills[0] == fills[1] == fills[2] == [64] * batch + [6] * batch
-
-
-def test_counters_are_per_step(any_engine: Path) -> None:
-    instance = counters.Steps()
-    instance.setup("cpu", 8)
-    ranges = {
-        "operators": (100, 300),
-        "launches": (0, 0),
-        "copies": (0, 0),
-        "new_tensors": (20, 90),
-    }
-    for figure, (least, most) in ranges.items():
-        (value,) = getattr(instance, f"track_{figure}")("cpu", 8)["samples"]
-        assert least <= value <= most, figure
-
-
-def test_counters_skip_an_engine_without_the_option(
-    any_engine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ("device", "dtype", "decode")
-    monkeypatch.setattr("engine.EngineConfig", dataclasses.make_dataclass("OlderConfig", options))
-    counters.Steps().setup("cpu", 8)
-    counters.Steps().setup("graph", 8)
-    for path in ("fused", "plain"):
-        with pytest.raises(SkipNotImplemented, match="no option fuse"):
-            counters.Steps().setup(path, 8)
-    with pytest.raises(SkipNotImplemented, match="no option fuse"):
-        counters.Kernels().setup()
 
 
 @pytest.fixture
