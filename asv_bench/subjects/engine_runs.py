@@ -51,7 +51,7 @@ class EngineWorkload:
     def line(self) -> str:
         """The command that measures it."""
         name = workload_named(self.name).name
-        words = [sys.executable, "-P", "-m", RULER, "--quiet", "run", name]
+        words = [sys.executable, "-P", "-m", RULER, "run", name, "--quiet"]
         words += ["--repeat-runs", str(RUNS), *([] if has_cuda_gpu() else ["--quick"])]
         words += chain.from_iterable(self.options()[1:])
         return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'

@@ -27,6 +27,7 @@ from asv_bench.output.console import Verbosity, set_verbosity, verbosity
 from asv_bench.output.progress import Progress
 from asv_bench.session.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.session.options import Outputs
+from asv_bench.subjects.engine_runs import EngineWorkload
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -113,6 +114,12 @@ def test_the_help_of_every_command_has_examples_that_its_command_line_takes() ->
             assert [program, *words[:own]] == ["kvtrail", *name.split()], line
             command.make_context(name, words[own:])
     assert "Examples: kvtrail history v1.2..HEAD kvtrail history" in said("history", "--help")
+
+
+def test_the_line_that_measures_a_workload_is_one_that_run_takes() -> None:
+    _, *words = shlex.split(EngineWorkload("single", batch=2).line().partition("asv_bench")[2])
+    commands = dict(leaves(get_command(build_app())))
+    assert commands["run single"].make_context("single", words[1:]).params["batch"] == 2
 
 
 @pytest.mark.parametrize(
