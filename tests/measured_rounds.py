@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from asv_bench.measure.rounds import two_cells
-from asv_bench.measure.samples import Pair, Reading, RoundSource
-from asv_bench.subjects.subject import Metric
+from asv_bench.measure.samples import Metric, Pair, Reading, RoundSource
 
 
 def pair_of_lives(

@@ -14,13 +14,13 @@ from asv_bench.git.repository import Commit
 from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
+    Metric,
     Pair,
     Reading,
     RoundSource,
     SampleFailed,
 )
 from asv_bench.subjects.own_suite import OwnSuite
-from asv_bench.subjects.subject import Metric
 from tests.simulations.commits import RoundsOfPairs
 
 BASE, HEAD = "b" * 40, "c" * 40

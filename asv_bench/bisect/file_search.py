@@ -27,9 +27,8 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import GitError
 from asv_bench.measure.rounds import Design, Roles, two_cells
-from asv_bench.measure.samples import CommitUnusable, Pair, RoundSource
+from asv_bench.measure.samples import CommitUnusable, Metric, Pair, RoundSource
 from asv_bench.stats.paired import Share, share_in_rounds
-from asv_bench.subjects.subject import Metric
 
 ROLES = Roles("base", "whole", "files")
 OnPair = Callable[[str, Headway, Mapping[str, Pair]], None]

@@ -29,10 +29,9 @@ from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headwa
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import two_cells
-from asv_bench.measure.samples import CommitUnusable, Pair, Round, RoundSource, SampleFailed
+from asv_bench.measure.samples import CommitUnusable, Metric, Pair, Round, RoundSource, SampleFailed
 from asv_bench.measure.schedule import RoundRequest, Schedule
 from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
-from asv_bench.subjects.subject import Metric
 
 SourceOf = Callable[[str], RoundSource]
 """Gives the source for a part of the search. Each part measures pairs of its own, which no other

@@ -10,6 +10,7 @@ from asv_bench.bisect.finding import THOROUGH, Direction, SearchPlan
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE
+from asv_bench.measure.samples import Metric
 from asv_bench.session.bisecting import Bisecting
 from asv_bench.session.files import SearchingFiles
 from asv_bench.session.grouped import grouped
@@ -26,7 +27,6 @@ from asv_bench.session.options import (
     say_unmeasured,
 )
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject import Metric
 
 
 @grouped

@@ -15,13 +15,13 @@ from asv_bench.measure.rounds import Design
 from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
+    Metric,
     Pair,
     Round,
     RoundSource,
     SampleFailed,
 )
 from asv_bench.measure.schedule import RoundRequest, Schedule
-from asv_bench.subjects.subject import Metric
 
 MOST_FAILURES = 3
 """Failed processes of a commit that can be measured, after which its benchmarks are given up."""

@@ -13,8 +13,7 @@ from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.measure.rounds import two_cells
-from asv_bench.measure.samples import CommitUnusable, RoundSource
-from asv_bench.subjects.subject import Metric
+from asv_bench.measure.samples import CommitUnusable, Metric, RoundSource
 
 
 class Standing(StrEnum):

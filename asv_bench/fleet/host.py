@@ -18,6 +18,7 @@ from typing import Any
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import GitError, Repository
+from asv_bench.measure.life import Work
 from asv_bench.measure.lives import Lives, Place
 from asv_bench.measure.log import RULER
 from asv_bench.measure.processes import Processes
@@ -28,7 +29,6 @@ from asv_bench.process.machine import MachineFacts, look_around, machine_facts
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.pinned import Pinned
-from asv_bench.subjects.subject import Work
 
 Look = Callable[[Place, Callable[[], bool]], Sequence[str]]
 """Given a place where nothing of ours runs, and what says whether nothing of ours runs on the whole

@@ -18,7 +18,7 @@ from asv_bench.measure.delay import VARIABLE, Delay
 from asv_bench.measure.lives import WALL
 from asv_bench.measure.log import Logged
 from asv_bench.measure.rounds import two_cells
-from asv_bench.measure.samples import Pair, RoundSource
+from asv_bench.measure.samples import Metric, Pair, RoundSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, place_of
 from asv_bench.output.progress import Progress
@@ -29,7 +29,6 @@ from asv_bench.session.options import MeasuringOptions
 from asv_bench.session.session import Session
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject import Metric
 
 INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is unknown."
 SECONDS_OF = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}

@@ -16,6 +16,7 @@ from asv_bench.measure.figures import Figures, Left, NoFigure
 from asv_bench.measure.launcher import descendants
 from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
 from asv_bench.measure.readiness import address_at, code_of, listens, stranger
+from asv_bench.measure.samples import Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.process.run_apart import last_words
 from asv_bench.subjects.subject_file import (
@@ -24,6 +25,7 @@ from asv_bench.subjects.subject_file import (
     MetricTable,
     ReadyTable,
     ServerTable,
+    SubjectTable,
 )
 
 _POLL_SECONDS = 0.02
@@ -64,6 +66,20 @@ class Life(ABC):
     def takes_turns(self, metrics: Collection[str]) -> bool:
         """Whether two lives of a group can work in turns, as `turns` has it."""
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is measured, apart from the variants."""
+
+    life: Life
+    command: str | tuple[str, ...]
+    """Whose interpreter runs, for the record of what variants ran with."""
+    table: SubjectTable
+    metrics: tuple[Metric, ...]  # those to be compared
+    folder: str = ""  # where in a variant's files its commands run; "": at their top
+    lists_packages: bool = True
+    """Whether variants may run with other packages, so that it is looked which."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from asv_bench.git.repository import short
 from asv_bench.measure.command_line import filled
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.interpreter import Watched
-from asv_bench.measure.life import Setting
+from asv_bench.measure.life import Setting, Work
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import (
     Absence,
@@ -32,7 +32,6 @@ from asv_bench.output.progress import doing
 from asv_bench.process.environment import TRIAL_VARIABLE, measured_threads
 from asv_bench.process.gpu import GpuWatch
 from asv_bench.stats.paired import undisturbed
-from asv_bench.subjects.subject import Work
 
 HOST = "host"
 """The device of lives that are given no GPU of their own."""

@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from asv_bench.measure.samples import Pair, Reading, Round
+from asv_bench.measure.samples import Metric, Pair, Reading, Round
 from asv_bench.process.gpu import why_discarded
-from asv_bench.subjects.subject import Metric
 
 Contrast = tuple[tuple[int, ...], tuple[int, ...]]
 """Places of the cells that are its base, and of those that are its head."""

@@ -6,11 +6,21 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import short
 from asv_bench.output.stored_json import Count
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure that a subject has."""
+
+    name: str
+    unit: str  # "seconds", or another word to print behind values
+    better: Literal["lower", "higher"] = "lower"
+    margin: float | None = None  # the difference that matters, as a fraction; None: the command's
 
 
 class CommitUnusable(MeasurementFailed):

@@ -17,17 +17,16 @@ import msgspec
 from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.measure.ends import Ends
-from asv_bench.measure.life import CommandLife, Life, ServerLife
+from asv_bench.measure.life import CommandLife, Life, ServerLife, Work
 from asv_bench.measure.lives import HOST, WALL, Lives, Place
 from asv_bench.measure.places import places
 from asv_bench.measure.processes import Processes
-from asv_bench.measure.samples import RoundSource
+from asv_bench.measure.samples import Metric, RoundSource
 from asv_bench.measure.software import Software
 from asv_bench.measure.trees import SUBJECT, Laid, Trees
 from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Commits, Labels, Variant, place_of, require_repository
 from asv_bench.subjects.pinned import Pinned
-from asv_bench.subjects.subject import Metric, Work
 from asv_bench.subjects.subject_file import (
     PRESETS,
     ClientTable,

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from asv_bench.measure.life import Work
 from asv_bench.process.environment import borrowed_paths, search_path
 from asv_bench.process.machine import chosen_device, has_cuda_gpu
 from asv_bench.subjects.own_suite import ENGINE_NEEDS, EngineSubject
-from asv_bench.subjects.subject import Work
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
 from asv_bench.workloads.named import workload_named
 

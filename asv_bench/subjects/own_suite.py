@@ -20,11 +20,11 @@ from asv_bench.errors import Refused, require_packages
 from asv_bench.git.repository import Commit, GitError
 from asv_bench.git.trees import lay_out, packages_of, working_tree
 from asv_bench.measure.figures import Figures
-from asv_bench.measure.life import Life, Setting
+from asv_bench.measure.life import Life, Setting, Work
 from asv_bench.measure.lives import Place, repeats_for
 from asv_bench.measure.places import CPU, shared_out
 from asv_bench.measure.processes import Job, LifeFailed, Processes
-from asv_bench.measure.samples import Absence, CommitUnusable, RoundSource
+from asv_bench.measure.samples import Absence, CommitUnusable, Metric, RoundSource
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.output.destinations import require_writable
@@ -43,7 +43,6 @@ from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.subjects.axis import Commits, Variant
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject import Metric, Work
 from asv_bench.subjects.subject_file import SubjectTable, SubjectText
 from asv_bench.words import first_of
 from asv_bench.workloads.named import WORKLOADS

@@ -13,11 +13,11 @@ from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
     GpuConditions,
+    Metric,
     Pair,
     Reading,
     Round,
 )
-from asv_bench.subjects.subject import Metric
 
 from .noise import Noise
 

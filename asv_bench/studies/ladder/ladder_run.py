@@ -13,14 +13,13 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.lives import Place
 from asv_bench.measure.rounds import two_cells
-from asv_bench.measure.samples import Pair
+from asv_bench.measure.samples import Metric, Pair
 from asv_bench.studies.ladder.claims import Trial
 from asv_bench.studies.ladder.findings import FoundClaim, find
 from asv_bench.studies.ladder.rung_pairs import MeasuresRungs, RungPairs
 from asv_bench.studies.ladder.rung_process import RungAnswer
 from asv_bench.studies.ladder.rung_run import STEP_TIME, WATERFALL_WORKLOAD
 from asv_bench.studies.ladder.rungs import Rung
-from asv_bench.subjects.subject import Metric
 
 
 class CountingProcesses(MeasuresRungs, Protocol):

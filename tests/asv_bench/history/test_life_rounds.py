@@ -20,11 +20,11 @@ from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
     DeviceLost,
+    Metric,
     Reading,
     Round,
     SampleFailed,
 )
-from asv_bench.subjects.subject import Metric
 
 COMMITS = [f"{number:040x}" for number in range(12)]
 ROUNDS = 3

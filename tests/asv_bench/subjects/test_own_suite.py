@@ -23,15 +23,15 @@ from toy_repository import ToyRepository
 from asv_bench.errors import Refused
 from asv_bench.git import trees
 from asv_bench.measure import lives as lives_module
+from asv_bench.measure.life import Work
 from asv_bench.measure.lives import Lives, Place
 from asv_bench.measure.places import shared_out
 from asv_bench.measure.processes import Ended, Job, Processes
-from asv_bench.measure.samples import CommitUnusable, GpuConditions
+from asv_bench.measure.samples import CommitUnusable, GpuConditions, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.subjects.own_suite import BenchmarkLife, OwnSuite
-from asv_bench.subjects.subject import Metric, Work
 from asv_bench.subjects.subject_file import SubjectTable
 
 
