@@ -22,10 +22,9 @@ from typing import Any
 
 import msgspec
 
-from asv_bench.compare.catalog import Entry, entries_of
 from asv_bench.errors import MeasurementFailed, NothingSelected
 from asv_bench.git.repository import WORKING_TREE
-from asv_bench.history.asv_selection import Selection, names_with_parameters
+from asv_bench.history.asv_selection import Entry, Selection, entries_of, names_with_parameters
 from asv_bench.measure import trees
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import CommandLife, Life, Setting

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asv_bench.compare.catalog import Entry, entries_of, select
 from asv_bench.errors import Refused, require_packages
 from asv_bench.git.repository import Commit, GitError
 from asv_bench.git.trees import lay_out, packages_of, working_tree
+from asv_bench.history.asv_selection import Entry, entries_of, select
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting, Work
 from asv_bench.measure.lives import Place, repeats_for

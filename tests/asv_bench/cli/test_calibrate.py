@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from asv_bench.cli.calibrate import numbers_of
 from asv_bench.cli.commands import build_app
-from asv_bench.compare.catalog import Entry
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
+from asv_bench.history.asv_selection import Entry
 from asv_bench.lab.calibrating import INTERRUPTED, Calibrating, PlantedTrial, are_sound
 from asv_bench.measure import log
 from asv_bench.session import session

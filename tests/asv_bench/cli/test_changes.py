@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
 from asv_bench.compare import noise_pools
-from asv_bench.compare.catalog import Entry, select
 from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
+from asv_bench.history.asv_selection import Entry, select
 from asv_bench.history.standing import INTERRUPTED
 from asv_bench.measure import log
 from asv_bench.measure.samples import CommitUnusable

@@ -9,7 +9,7 @@ from declared_repository import DeclaredRepository
 from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
-from asv_bench.compare.catalog import Entry
+from asv_bench.history.asv_selection import Entry
 from asv_bench.subjects import own_suite
 from asv_bench.subjects.own_suite import OwnSuite
 
