@@ -71,6 +71,8 @@ class DeclaredSubject:
     """Whether it is kvtrail's own benchmarks, whose results are kept in their checkout."""
     has_engine = False
     """Whether lives run kvtrail's engine, of which exact counters are known."""
+    lists_packages = True
+    """Whether variants may run with other packages."""
 
     def __init__(
         self,
@@ -223,8 +225,8 @@ class DeclaredSubject:
     @property
     def work(self) -> Work:
         """What lives are, for whoever runs them."""
-        table, metrics = self._text.subject, tuple(self._metrics)
-        return Work(self._life(), self._started, table, metrics, self._where)
+        table, metrics = self._text.subject, tuple(self.metrics)
+        return Work(self._life(), self._started, table, metrics, self._where, self.lists_packages)
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """Compare other metrics than the declared ones, on this machine or on other GPUs of it.

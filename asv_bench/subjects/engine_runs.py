@@ -8,11 +8,10 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 
-from asv_bench.measure.life import Work
 from asv_bench.process.environment import borrowed_paths, search_path
 from asv_bench.process.machine import chosen_device, has_cuda_gpu
 from asv_bench.subjects.own_suite import ENGINE_NEEDS, EngineSubject
@@ -73,11 +72,6 @@ class EngineRuns(EngineSubject):
             preload=(*ENGINE_NEEDS, "msgspec", "typer", "rich.console", "rich.table"),
         )
         super().__init__(root, SubjectText(table, metrics=_METRICS))
-
-    @property
-    def work(self) -> Work:
-        # Every commit runs in the ruler's own Python.
-        return replace(super().work, lists_packages=False)
 
     @property
     def model(self) -> str:

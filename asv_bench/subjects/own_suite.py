@@ -9,8 +9,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from asv_bench.git.repository import Commit, GitError
 from asv_bench.git.trees import lay_out, packages_of, working_tree
 from asv_bench.history.asv_selection import Entry, entries_of, select
 from asv_bench.measure.figures import Figures
-from asv_bench.measure.life import Life, Setting, Work
-from asv_bench.measure.lives import Place, repeats_for
+from asv_bench.measure.life import Life, Setting
+from asv_bench.measure.lives import repeats_for
 from asv_bench.measure.places import CPU, shared_out
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import Absence, CommitUnusable, Metric, RoundSource
@@ -64,9 +64,10 @@ _SCRIPT = Path(__file__).with_name("own_life.py")
 
 
 class EngineSubject(DeclaredSubject):
-    """Commits of kvtrail, of which engine and kernels are measured."""
+    """Commits of kvtrail, of which engine and kernels are measured, in the ruler's own Python."""
 
     has_engine = True
+    lists_packages = False
     pathspecs = MEASURED_PACKAGES
 
     def are_same(self, base: str, head: str) -> bool:
@@ -85,21 +86,21 @@ class OwnSuite(EngineSubject):
     is_portable = False
     is_own = True
     entries: tuple[Entry, ...] = ()  # the chosen benchmarks
+    _is_compared = True
 
     def __init__(self, root: Path) -> None:
-        self._environment = environment = environment_of(root)
+        environment = str(environment_of(root))
         # Said before anything is measured: its commits lie on the search path of processes.
-        search_path([str(environment)])
+        search_path([environment])
         variables = {
             THREADS_VARIABLE: measured_environment()[THREADS_VARIABLE],
             "PYTHONPATH": search_path(["$KVTRAIL_TREE", *borrowed_paths()]),
             "ASV_ENV_TYPE": ENVIRONMENT_TYPE,
-            "ASV_ENV_DIR": str(environment),
+            "ASV_ENV_DIR": environment,
             "ASV_COMMIT": "$KVTRAIL_LABEL",
         }
-        table = SubjectTable(name="kvtrail", measure="true", env=variables)
-        super().__init__(root, SubjectText(table))
-        self._own_devices: tuple[str, ...] = (CPU,)
+        super().__init__(root, SubjectText(SubjectTable("kvtrail", measure="true", env=variables)))
+        self._places = shared_out((CPU,))
         self._descriptions: list[dict[str, Any]] = []
 
     def _axis_of(self, kind: str, labels: Sequence[str]) -> Commits:
@@ -124,28 +125,16 @@ class OwnSuite(EngineSubject):
         benchmarks cannot be imported.
         """
         require_packages("asv_runner", "torch", "msgspec")
-        self._own_devices = devices_named(devices)
-        require_writable(self._environment / "commit")
-        has_gpu = self._own_devices != (CPU,)
+        chosen = devices_named(devices)
+        self._places = shared_out(chosen)
+        require_writable(environment_of(self.repository) / "commit")
         wanted = patterns or DEFAULT_BENCHMARKS
-        self.entries = tuple(select(self.all_entries(), wanted, has_gpu=has_gpu))
-
-    @property
-    def known(self) -> list[Metric]:
-        return list(self.metrics)
+        self.entries = tuple(select(self.all_entries(), wanted, has_gpu=chosen != (CPU,)))
 
     @property
     def metrics(self) -> Sequence[Metric]:
         """The chosen benchmarks."""
         return [Metric(entry.name, entry.unit) for entry in self.entries]
-
-    @property
-    def fixed(self) -> str:
-        return ""
-
-    @property
-    def devices(self) -> Sequence[str]:
-        return self._own_devices
 
     @property
     def models(self) -> Sequence[str]:
@@ -188,55 +177,29 @@ class OwnSuite(EngineSubject):
             )
         return super().in_range(text)
 
-    def folder_of(self, commit: str) -> Path:
-        """The folder with the measured packages of a commit, given by its full hash.
-
-        Raises CommitUnusable as `laid_out` does.
-        """
-        return laid_out(self.variant(commit), self._environment)
-
     def _laying(
         self, variant_of: Callable[[str], Variant], processes: Processes
     ) -> Callable[[str], Laid]:
         def lay_out(name: str) -> Laid:
             variant = variant_of(name)
-            folder = laid_out(variant, self._environment)
+            folder = engine_of(self, variant.commit)
             return Laid(folder, folder, folder, variant.label, variant.delay)
 
         return lay_out
 
-    def _here(self) -> list[Place]:
-        return shared_out(self.devices)
-
-    @property
-    def work(self) -> Work:
-        return self._work(self.metrics)
-
-    def _work(self, metrics: Sequence[Metric], *, is_compared: bool = True) -> Work:
-        known = {entry.name: entry.identifier for entry in self.entries}
-        life = BenchmarkLife(
-            self.repository / BENCHMARKS,
-            {metric.name: known[metric.name] for metric in metrics},
-            is_compared=is_compared,
-            is_on_gpu=self.devices != (CPU,),
-        )
-        return Work(life, "", self._text.subject, tuple(metrics), lists_packages=False)
+    def _life(self) -> Life:
+        identifiers = {entry.name: entry.identifier for entry in self.entries}
+        suite, is_on_gpu = self.repository / BENCHMARKS, self.devices != [CPU]
+        return BenchmarkLife(suite, identifiers, self._is_compared, is_on_gpu)
 
     def lives(self) -> AbstractContextManager[RoundSource]:
         """What measures single lives: a process takes a figure once, which may be 0, as in asv."""
-        return self._measuring(self._work(self.metrics, is_compared=False), self.variant)
-
-    @contextmanager
-    def sources(self) -> Iterator[Callable[[Sequence[str]], AbstractContextManager[RoundSource]]]:
-        """What gives a source of some benchmarks, which tries only these."""
-        known = {metric.name: metric for metric in self.metrics}
-        yield lambda names: self._measuring(
-            self._work([known[name] for name in names]), self.variant
-        )
+        self._is_compared = False
+        return self.pairs()
 
     def sentence(self) -> str:
         names = [entry.name for entry in self.entries]
-        where = "the CPU" if self.devices == (CPU,) else f"GPU {', '.join(self.devices)}"
+        where = "the CPU" if self.devices == [CPU] else f"GPU {', '.join(self.devices)}"
         threads = threads_text(measured_threads())
         return f"measuring {first_of(names, 4)} on {where}, {threads} a process"
 
@@ -279,64 +242,47 @@ class BenchmarkLife(Life):
 
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
         is_trial = TRIAL_VARIABLE in setting.variables
-        is_repeated = not (is_trial or TURNS_VARIABLE in setting.variables)
-        repeats = self._repeats[self._runs[next(iter(metrics))]] if is_repeated else 1
+        is_once = is_trial or TURNS_VARIABLE in setting.variables
+        repeats = 1 if is_once else self._repeats.get(self._runs[next(iter(metrics))], 1)
         wanted = {self.identifiers[name]: name for name in metrics}
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             folder = Path(scratch)
             asked, result = folder / "asked.json", folder / "result.json"
             asked.write_text(json.dumps({"benchmarks": list(wanted), "repeats": repeats}))
             places = {"KVTRAIL_WORK": str(asked), "KVTRAIL_RESULT": str(result)}
-            told = {**setting.variables, **places}
             words = (sys.executable, "-P", str(_SCRIPT), "run", str(self.suite))
-            job = Job(words, folder, told, setting.cores, PRELOAD)
+            job = Job(words, folder, {**setting.variables, **places}, setting.cores, PRELOAD)
             setting.processes.run(job, TIMEOUT_SECONDS)
             if not result.is_file():
                 raise LifeFailed("it ended without an answer.")
             answer = json.loads(result.read_text())
-        outcomes = [(wanted[outcome["name"]], outcome) for outcome in answer["outcomes"]]
-        if is_trial:
-            self._learn(outcomes)
-        return self._figures(outcomes, answer["span"])
-
-    def _learn(self, outcomes: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Which benchmarks share a run, and how often a life repeats it."""
+        figures = Figures(span=answer["span"])
         seconds: dict[str, float] = {}
-        for name, outcome in outcomes:
-            if outcome["status"] == "measured":
-                run = self._runs.setdefault(name, outcome["run"] or name)
-                seconds[run] = seconds.get(run, 0.0) + outcome["seconds"]
-                if outcome["windows"]:
-                    self._in_turns.add(run)
-        for run, spent in seconds.items():
-            # Settled by the first commit and kept: both halves of a pair are measured alike.
-            is_repeated = self.is_compared and not self.is_on_gpu
-            self._repeats.setdefault(run, repeats_for(spent) if is_repeated else 1)
-
-    def _figures(
-        self, outcomes: Sequence[tuple[str, Mapping[str, Any]]], span: tuple[float, float]
-    ) -> Figures:
-        figures = Figures(span=span)
-        for name, outcome in outcomes:
-            if reason := self._why_unusable(outcome):
+        for outcome in answer["outcomes"]:
+            name, samples = wanted[outcome["name"]], outcome["samples"]
+            if outcome["status"] != "measured":
+                reason = outcome["reason"] or f"the benchmark was {outcome['status']}"
                 figures.absences[name] = Absence(reason, outcome["status"] == "failed")
                 continue
-            samples = outcome["samples"]
+            if is_trial:
+                run = self._runs.setdefault(name, outcome["run"] or name)
+                seconds[run] = seconds.get(run, 0.0) + outcome["seconds"]
+                self._in_turns |= {run} if outcome["windows"] else set()
+            if self.is_compared and min(samples) <= 0:
+                reason = f"it gave {min(samples):g}, and only positive figures have a ratio"
+                figures.absences[name] = Absence(reason, has_failed=False)
+                continue
             windows = outcome["windows"] or samples
             figures.values[name] = (*figures.values.get(name, ()), *windows)
             # What else runs on the machine only ever adds time.
             figures.taken[name] = min(*samples, figures.taken.get(name, samples[0]))
         for name in figures.absences:
             figures.values.pop(name, None)
+        if self.is_compared and not self.is_on_gpu:
+            for run, spent in seconds.items():
+                # Settled by the first commit and kept: both halves of a pair are measured alike.
+                self._repeats.setdefault(run, repeats_for(spent))
         return figures
-
-    def _why_unusable(self, outcome: Mapping[str, Any]) -> str:
-        """Why an outcome has no figure of use; empty if it has one."""
-        if outcome["status"] != "measured":
-            return outcome["reason"] or f"the benchmark was {outcome['status']}"
-        if self.is_compared and min(outcome["samples"]) <= 0:
-            return f"it gave {min(outcome['samples']):g}, and only positive figures have a ratio"
-        return ""
 
 
 def environment_of(root: Path) -> Path:
@@ -344,24 +290,20 @@ def environment_of(root: Path) -> Path:
     return root / ".asv" / "verdicts"
 
 
-def laid_out(variant: Variant, environment: Path) -> Path:
-    """The folder with the measured packages of a commit; it is made on first use.
+def engine_of(subject: DeclaredSubject, commit: str) -> Path:
+    """The folder with engine and kernels as lives of a subject run them; it is made on first use.
 
     Raises CommitUnusable where the commit has none of them, or git does not have the commit.
     """
+    variant, place = subject.variant(commit), environment_of(subject.repository) / "commits"
     try:
-        directory = lay_out(variant.commit, variant.repository, environment / "commits")
+        directory = lay_out(variant.commit, variant.repository, place)
     except GitError as error:
         raise CommitUnusable(variant.commit, f"git could not unpack it: {error}") from None
     if not any(os.path.lexists(directory / package) for package in MEASURED_PACKAGES):
         lacking = f"it has none of {', '.join(MEASURED_PACKAGES)}."
         raise CommitUnusable(variant.commit, lacking, is_lacking=True)
     return directory
-
-
-def engine_of(subject: DeclaredSubject, commit: str) -> Path:
-    """The engine that lives of a subject run at a commit, as `laid_out` has it."""
-    return laid_out(subject.variant(commit), environment_of(subject.repository))
 
 
 def devices_named(devices: str | None) -> tuple[str, ...]:

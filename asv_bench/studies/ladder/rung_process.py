@@ -22,7 +22,7 @@ from asv_bench.output.record import REPOSITORY
 from asv_bench.process.environment import borrowed_paths, measured_environment, search_path
 from asv_bench.process.gpu import GpuWatch
 from asv_bench.studies.ladder.rungs import Rung
-from asv_bench.subjects.own_suite import PRELOAD, TIMEOUT_SECONDS, OwnSuite
+from asv_bench.subjects.own_suite import PRELOAD, TIMEOUT_SECONDS, OwnSuite, engine_of
 
 _RULER = "asv_bench"
 _SCRIPT = Path(_RULER, "studies", "ladder", "child.py")
@@ -101,7 +101,7 @@ class RungProcesses:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / _RULER, self._ruler / _RULER, ignore=ignored)
         suite = OwnSuite(REPOSITORY)
-        self._measured = suite.folder_of(suite.resolve(WORKING_TREE).hash)
+        self._measured = engine_of(suite, suite.resolve(WORKING_TREE).hash)
 
     def measure(
         self,

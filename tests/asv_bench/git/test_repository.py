@@ -18,7 +18,7 @@ from asv_bench.git.repository import (
     commits_in_order,
 )
 from asv_bench.git.trees import working_tree
-from asv_bench.subjects.own_suite import OwnSuite
+from asv_bench.subjects.own_suite import OwnSuite, engine_of
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_another_repository_of_the_environment_is_not_asked(
     assert (tree.commit, tree.changed) == (head, ())
     suite = OwnSuite(root)
     assert suite.resolve("HEAD").hash == head
-    assert (suite.folder_of(suite.resolve(".").hash) / "engine" / "__init__.py").is_file()
+    assert (engine_of(suite, suite.resolve(".").hash) / "engine" / "__init__.py").is_file()
 
 
 def test_no_repository_one_around_and_one_without_commits_have_none(
@@ -162,7 +162,7 @@ def test_settings_of_the_user_change_nothing(
     tree = working_tree(root)
     assert tree.changed == ("engine/new.py",)
     suite = OwnSuite(root)
-    folder = suite.folder_of(suite.resolve(".").hash) / "engine"
+    folder = engine_of(suite, suite.resolve(".").hash) / "engine"
     assert (folder / "new.py").read_bytes() == b"NEW = 1\r\n"
     assert (folder / "__init__.py").read_bytes() == b"STEP = 1\n"
     assert sorted(path.name for path in (root / ".git").iterdir()) == files

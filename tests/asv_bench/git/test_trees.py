@@ -16,7 +16,7 @@ from asv_bench.errors import Refused
 from asv_bench.git.trees import working_tree
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.own_suite import OwnSuite
+from asv_bench.subjects.own_suite import OwnSuite, engine_of
 
 ODD_NAMES = [b"a b.py", b"tab\t.py", b"line\nend.py", 'ä".py'.encode(), b"latin\xfc\\.py", b"-x.py"]
 
@@ -40,7 +40,7 @@ def committed(root: Path) -> str:
 
 def laid_out(root: Path, name: str) -> Path:
     suite = OwnSuite(root)
-    return suite.folder_of(suite.resolve(name).hash) / "engine"
+    return engine_of(suite, suite.resolve(name).hash) / "engine"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_nothing_is_written_where_a_path_leads_out(root: Path, tmp_path: Path, n
     commit = git(root, "commit-tree", tree(("40000", "engine", inner)), "-m", "out").strip()
     # Git decides itself what it refuses.
     with pytest.raises(CommitUnusable, match="invalid path") if name[0] == "." else nullcontext():
-        OwnSuite(root).folder_of(commit)
+        engine_of(OwnSuite(root), commit)
     with suppress(CommitUnusable), DeclaredSubject.of_command(root, ["true"]).pairs() as source:
         source.prepare(commit)
     assert all(commit in path.parts for path in root.rglob("x.py"))

@@ -31,7 +31,7 @@ from asv_bench.measure.samples import CommitUnusable, GpuConditions, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.process.environment import TRIAL_VARIABLE
-from asv_bench.subjects.own_suite import BenchmarkLife, OwnSuite
+from asv_bench.subjects.own_suite import BenchmarkLife, OwnSuite, engine_of
 from asv_bench.subjects.subject_file import SubjectTable
 
 
@@ -51,7 +51,7 @@ def suite(toy: ToyProject) -> OwnSuite:
     return OwnSuite(toy.root)
 
 
-def engine_of(directory: Path) -> str:
+def step_of(directory: Path) -> str:
     return (directory / "engine" / "__init__.py").read_text()
 
 
@@ -88,7 +88,7 @@ def test_the_repository_is_left_as_it_was_and_a_tree_unpacked_as_it_stands(
     toy.set_engine(9)
     (toy.root / "untracked").write_text("")
     before = ToyRepository(toy.root).state()
-    found = {name: engine_of(suite.folder_of(suite.resolve(name).hash)) for name in ("HEAD~2", ".")}
+    found = {name: step_of(engine_of(suite, suite.resolve(name).hash)) for name in ("HEAD~2", ".")}
     assert found == {"HEAD~2": "STEP = 1\n", ".": "STEP = 9\n"}
     after = ToyRepository(toy.root).state()
     assert [line for line in after if not line.startswith(".asv/")] == before
@@ -101,17 +101,17 @@ def test_a_commit_is_laid_out_once_and_again_where_it_is_half_made(
     with monkeypatch.context() as patch:
         patch.setattr(trees, "_exact", MagicMock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            suite.folder_of(toy.commits[0])
+            engine_of(suite, toy.commits[0])
     assert not list(commits_folder(toy).iterdir())
-    directory = suite.folder_of(toy.commits[0])
+    directory = engine_of(suite, toy.commits[0])
     assert sorted(path.name for path in directory.iterdir()) == ["COMMIT", "engine", "kernels"]
     assert (directory / "COMMIT").read_text() == toy.commits[0] + "\n"
     assert directory == commits_folder(toy) / toy.commits[0]
     (directory / "engine" / "mark").write_text("kept")
-    assert (suite.folder_of(toy.commits[0]) / "engine" / "mark").is_file()
+    assert (engine_of(suite, toy.commits[0]) / "engine" / "mark").is_file()
     shutil.rmtree(directory)
     (directory / "engine").mkdir(parents=True)
-    assert engine_of(suite.folder_of(toy.commits[0])) == "STEP = 1\n"
+    assert step_of(engine_of(suite, toy.commits[0])) == "STEP = 1\n"
 
 
 def test_a_commit_without_an_engine_or_that_git_lacks_is_unusable(
@@ -122,7 +122,7 @@ def test_a_commit_without_an_engine_or_that_git_lacks_is_unusable(
     unusable = {commit: "has none of engine, kernels", "f" * 40: "git could not unpack it"}
     for name, said in unusable.items():
         with pytest.raises(CommitUnusable, match=said) as caught:
-            suite.folder_of(name)
+            engine_of(suite, name)
         assert caught.value.is_lacking == (name == commit)
 
 
@@ -207,7 +207,7 @@ def lives_of(
     life = BenchmarkLife(toy.root, BENCHMARKS, is_compared=is_compared, is_on_gpu=bool(devices))
 
     def lay_out(name: str) -> Laid:
-        folder = OwnSuite(toy.root).folder_of(name)
+        folder = engine_of(OwnSuite(toy.root), name)
         return Laid(folder, folder, folder, name)
 
     metrics = tuple(Metric(name, "seconds") for name in BENCHMARKS)
