@@ -2,18 +2,83 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from asv_bench.errors import Refused
+from asv_bench.git.repository import Repository
 from asv_bench.output.console import make_console
 from asv_bench.output.destinations import write_text
 from asv_bench.process.gpu import visible_gpus
 from asv_bench.subjects.axis import repository_around
-from asv_bench.subjects.beginning import beginning
 from asv_bench.subjects.choose import suites_in
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile
+
+_TEXT = """\
+# What kvtrail measures in this repository: `kvtrail compare HEAD~1 HEAD` reads it.
+# Every key is described in the reference "kvtrail.toml" of kvtrail's documentation.
+
+[subject]
+name = {name}
+# Once for each commit, in its files; what it makes goes to $KVTRAIL_OUT, and is kept.
+# Exit code 125 says that this commit cannot be measured.
+{setup}
+# One life: a fresh process in the commit's files, of which wall time and peak memory are measured.
+measure = {measure}
+timeout_s = 600
+# GPUs that a life needs; 0: it sees none. Without the key it sees what you see.
+{devices}
+# $KVTRAIL_TREE, $KVTRAIL_OUT, $KVTRAIL_RESULT and $KVTRAIL_LABEL are set; more of your own:
+{env}
+# Files that are today's at every commit, so that the benchmark does not change with the commit.
+{pinned}
+
+# Figures that a life leaves as JSON at $KVTRAIL_RESULT, or prints. A list, or several matches, are
+# windows of one life; their median counts.
+# [metrics.tpot_ms]
+# path = "latency.tpot_ms"
+# unit = "ms"
+# [metrics.throughput]
+# regex = 'throughput: ([0-9.]+) tok/s'
+# unit = "tok/s"
+# better = "higher"
+# margin = 2.0              # per cent that matters
+
+# A server that a client asks, in place of measure:
+# [server]
+# start = "python -m my_engine.serve --port $KVTRAIL_PORT"
+# ready = "http://127.0.0.1:$KVTRAIL_PORT/health"
+# [client]
+# run = "vllm bench serve --port $KVTRAIL_PORT --save-result --result-filename $KVTRAIL_RESULT"
+# preset = "vllm-bench"     # or "sglang-bench", "guidellm", "aiperf"
+# windows = 5
+
+# Versions of a dependency in place of commits; setup and measure get $KVTRAIL_LABEL:
+# [axis]
+# kind = "labels"
+# labels = ["4.55.0", "4.56.0", "4.57.0"]
+
+# A trace by torch.profiler, for `kvtrail explain HEAD~1 HEAD`:
+# [trace]
+# run = "python bench.py --trace $KVTRAIL_TRACE"
+"""
+_PIP = 'python -m pip install -q --no-deps --target "$KVTRAIL_OUT" .'
+_BUILDS = {
+    "pyproject.toml": _PIP,
+    "setup.py": _PIP,
+    "Cargo.toml": 'cargo build --release --target-dir "$KVTRAIL_OUT"',
+    "CMakeLists.txt": 'cmake -S . -B "$KVTRAIL_OUT" && cmake --build "$KVTRAIL_OUT" -j',
+    "Makefile": "make",
+}
+"""How commits are built where such a file lies, the first that does."""
+_BENCHMARK = re.compile(
+    r"(?!(?:.*/)?(?:[_.]|conftest|setup|test_))"
+    r"(?:[^/]*bench[^/]*|bench[^/]*/[^/]+)(?<!_test)\.(?:py|sh)"
+)
+"""Scripts whose names, or folders, say that they measure."""
 
 
 def init() -> None:
@@ -28,7 +93,7 @@ def init() -> None:
     path = root / FILE_NAME
     if path.exists():
         raise Refused(f"{path} exists already; edit it, or move it away first.")
-    write_text(path, beginning(root, has_gpu=bool(visible_gpus())))
+    write_text(path, _beginning(root))
     subject = SubjectFile.read(path).content.subject
     before = f", after `{subject.setup}`" if subject.setup else ""
     console = make_console()
@@ -41,3 +106,47 @@ def init() -> None:
         "next: read the file, edit the command if the guess is wrong, then "
         "`kvtrail compare HEAD~1 HEAD`"
     )
+
+
+def _beginning(root: Path) -> str:
+    """The text of a `kvtrail.toml` that measures what a repository seems to measure itself."""
+    setup = next((_BUILDS[name] for name in _BUILDS if (root / name).is_file()), "")
+    script = _script(root)
+    measure = "python -c 'sum(range(10**7))'"
+    if script is not None:
+        program = "python" if script.suffix == ".py" else "sh"
+        measure = shlex.join([program, f"./{script}" if str(script)[0] == "-" else str(script)])
+    return _TEXT.format(
+        name=_in_toml(re.sub(r"[^\w.-]+", "-", root.name).strip(".-") or "subject"),
+        setup=f"setup = {_in_toml(setup)}" if setup else '# setup = "make"',
+        measure=_in_toml(measure),
+        devices="devices = 1" if visible_gpus() else "# devices = 1",
+        env='env = { PYTHONPATH = "$KVTRAIL_OUT" }'
+        if setup == _PIP
+        else '# env = { OMP_NUM_THREADS = "1" }',
+        pinned=f"pinned = [{_in_toml(str(script))}]" if script else '# pinned = ["bench.py"]',
+    )
+
+
+def _script(root: Path) -> PurePosixPath | None:
+    """The script that seems to measure, of the files that git knows or would add."""
+    # Scripts in a folder may be the benchmarks of an asv suite.
+    deepest = 1 if suites_in(root) else 2
+    found = [
+        PurePosixPath(path)
+        for path in Repository(root).names("ls-files", "-z", "-co", "--exclude-standard")
+        if _BENCHMARK.fullmatch(path)
+        and path.isprintable()
+        and (root / path).is_file()
+        and not (root / path).is_symlink()
+    ]
+    return min(
+        (one for one in found if len(one.parts) <= deepest),
+        key=lambda one: (len(one.parts), "bench" not in one.name, str(one)),
+        default=None,
+    )
+
+
+def _in_toml(text: str) -> str:
+    """A string of TOML, whose escapes are those of JSON."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
