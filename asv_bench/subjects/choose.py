@@ -96,47 +96,40 @@ class Choice:
 
     def _found(self, verb: str) -> DeclaredSubject:
         """What the user names, or what lies around; in a checkout of kvtrail its own benchmarks."""
+        here = Path.cwd()
+        root = repository_around(here)
         if self.command:
-            return self._of_command(verb)
+            if self.file or self.axis or self.devices or self.workload:
+                raise Refused(
+                    "--subject, --axis, --devices and --workload say what is measured in other "
+                    "ways; leave them out where a command is given."
+                )
+            if root is None:
+                raise Refused(f"{here} is in no git repository; run {verb} in the one to measure.")
+            return DeclaredSubject.of_command(root, self.command)
         if self.workload is not None:
-            return self._of_workload(verb, self.workload)
-        path = self.file or file_around(Path.cwd()) or suite_around(Path.cwd())
+            if self.file or self.axis or not IS_CHECKOUT:
+                raise Refused(
+                    f"--workload measures kvtrail's own engine, in a checkout of kvtrail, by "
+                    f"`python -m asv_bench {verb}`; leave out --subject and --axis."
+                )
+            return EngineRuns(REPOSITORY, self.workload)
+        path = self.file or file_around(here) or _suite_around(here, root)
         if path is not None:
             return declared_by(path, self.axis)
         # From another repository nobody means kvtrail's commits.
-        if not IS_CHECKOUT or repository_around(Path.cwd()) not in (None, REPOSITORY):
+        if not IS_CHECKOUT or root not in (None, REPOSITORY):
             also = ", or give a command behind --" if verb in WITH_COMMAND else ""
-            below = [path.relative_to(Path.cwd()) for path in suites_in(Path.cwd())]
-            suite = f" as {shlex.quote(str(below[0]))}, an asv suite" if below else ""
+            below = [shlex.quote(str(one.relative_to(here))) for one in suites_in(here)]
+            suite = f" as {below[0]}, an asv suite" if below else ""
             raise Refused(
                 f"{verb} finds nothing to measure: neither {FILE_NAME} nor {SUITE_NAME} lies in "
-                f"{Path.cwd()} or around it. Begin one in your repository with `kvtrail init`, "
-                f"name a file with --subject{suite}{also}."
+                f"{here} or around it. Begin one in your repository with `kvtrail init`, name a "
+                f"file with --subject{suite}{also}."
             )
         if self.axis:
             raise Refused("--axis is of a subject's file; kvtrail's benchmarks compare commits.")
         return OwnSuite(REPOSITORY)
-
-    def _of_workload(self, verb: str, workload: EngineWorkload) -> DeclaredSubject:
-        if self.file or self.axis or not IS_CHECKOUT:
-            raise Refused(
-                f"--workload measures kvtrail's own engine, in a checkout of kvtrail, by `python "
-                f"-m asv_bench {verb}`; leave out --subject and --axis."
-            )
-        return EngineRuns(REPOSITORY, workload)
-
-    def _of_command(self, verb: str) -> DeclaredSubject:
-        if self.file or self.axis or self.devices or self.workload:
-            raise Refused(
-                "--subject, --axis, --devices and --workload say what is measured in other ways; "
-                "leave them out where a command is given."
-            )
-        root = repository_around(Path.cwd())
-        if root is None:
-            raise Refused(
-                f"{Path.cwd()} is in no git repository; run {verb} in the one to measure."
-            )
-        return DeclaredSubject.of_command(root, self.command)
 
 
 def declared_by(path: Path, axis: str | None = None) -> DeclaredSubject:
@@ -149,13 +142,12 @@ def declared_by(path: Path, axis: str | None = None) -> DeclaredSubject:
     return DeclaredSubject.of_file(SubjectFile.read(path), axis)
 
 
-def suite_around(folder: Path) -> Path | None:
-    """The nearest configuration of asv in the repository of a folder; kvtrail's own is none."""
-    root = repository_around(folder)
+def _suite_around(folder: Path, root: Path | None) -> Path | None:
+    """The nearest configuration of asv up to the top of a repository; kvtrail's own is none."""
     if root is None or root == REPOSITORY:
         return None
     inside = (one for one in (folder, *folder.parents) if one.is_relative_to(root))
-    return next((suite for one in inside for suite in suites_in(one) if suite.parent == one), None)
+    return next((suite for one in inside for suite in sorted(one.glob(f"{SUITE_NAME}*"))), None)
 
 
 def suites_in(folder: Path) -> list[Path]:
