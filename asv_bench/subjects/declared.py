@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,30 +28,17 @@ from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Commits, Labels, Variant, place_of, require_repository
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.subject_file import (
+    BUILT_IN,
     PRESETS,
+    READY,
     ClientTable,
     SubjectFile,
     SubjectTable,
     SubjectText,
 )
 
-BUILT_IN = (
-    Metric(WALL, "seconds"),
-    Metric("peak_rss_bytes", "bytes"),
-    Metric("peak_gpu_bytes", "bytes"),
-)
-READY = Metric("ready_s", "seconds")
-
-
-class LivesElsewhere(RoundSource, Protocol):
-    """What runs lives on other machines; they end with `stop`.
-
-    The fields are as those of `DeclaredSubject`; they grow while lives are measured.
-    """
-
-    cells: dict[str, Software]
-    others: dict[str, dict[str, list[float]]]
-    remarks: list[str]
+if TYPE_CHECKING:
+    from asv_bench.fleet.fleet import Fleet
 
 
 class DeclaredSubject:
@@ -84,14 +71,14 @@ class DeclaredSubject:
         axis: str | None = None,
         folder: str = "",
     ) -> None:
-        self._root = root
+        self.repository = root
         self._where = folder
         self._words = command
         self._source = source
         self._axis = self._axis_of(axis or text.axis.kind, text.axis.labels)
         self._devices: str | None = None
         self._places: list[Place] | None = None
-        self._elsewhere: LivesElsewhere | None = None
+        self._elsewhere: Fleet | None = None
         self._declare(text)
         self.cells: dict[str, Software] = {}
         """What variants ran with, by hash or label."""
@@ -139,9 +126,9 @@ class DeclaredSubject:
         if kind == "labels":
             if not labels:
                 raise Refused("--axis labels needs [axis] labels = [...] in the subject's file.")
-            return Labels(labels, self._root, self._folder)
-        require_repository(self._root)
-        return Commits(self._root, self._folder)
+            return Labels(labels, self.repository, self._folder)
+        require_repository(self.repository)
+        return Commits(self.repository, self._folder)
 
     @cached_property
     def _scratch(self) -> tempfile.TemporaryDirectory[str]:
@@ -154,11 +141,6 @@ class DeclaredSubject:
     def name(self) -> str:
         """In one word, for records and folders."""
         return self._text.subject.name
-
-    @property
-    def repository(self) -> Path:
-        """The folder of the repository."""
-        return self._root
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -203,7 +185,7 @@ class DeclaredSubject:
     @cached_property
     def pinned(self) -> Pinned:
         """The pinned files; Refused if one is not there."""
-        return Pinned.read(self._root, self._text.subject.pinned)
+        return Pinned.read(self.repository, self._text.subject.pinned)
 
     @property
     def devices(self) -> Sequence[str]:
@@ -218,7 +200,7 @@ class DeclaredSubject:
             self._places = places(self._text.subject, self._devices)
         return self._places
 
-    def run_on(self, elsewhere: LivesElsewhere) -> None:
+    def run_on(self, elsewhere: Fleet) -> None:
         """Let other machines run the lives of `pairs`."""
         self._elsewhere = elsewhere
 
@@ -320,28 +302,24 @@ class DeclaredSubject:
     def _laying(
         self, variant_of: Callable[[str], Variant], processes: Processes
     ) -> Callable[[str], Laid]:
-        trees = self._trees(variant_of, processes)
-        self.remarks = trees.remarks
-        return trees.lay_out
+        return self._trees(variant_of, processes).lay_out
 
     def lives(self) -> AbstractContextManager[RoundSource]:
-        """What measures single lives."""
+        """What measures single lives, whose figures are not compared."""
         return self.pairs()
 
     def described(self) -> dict[str, dict[str, Any]]:
         """What asv stores of each benchmark, by its name; here a metric is one."""
+        same = {"type": "track", "params": [], "param_names": [], "code": ""}
         return {
-            metric.name: {
-                "name": metric.name,
-                "type": "track",
-                "unit": metric.unit,
-                "better": metric.better,
-                "params": [],
-                "param_names": [],
-                "code": "",
-                "version": self.version(metric.name),
+            one.name: {
+                **same,
+                "name": one.name,
+                "unit": one.unit,
+                "better": one.better,
+                "version": self.version(one.name),
             }
-            for metric in self.known
+            for one in self.known
         }
 
     def described_as(self, metric: str) -> tuple[str, int]:
@@ -359,8 +337,13 @@ class DeclaredSubject:
         """Variants laid out to be looked at; what was laid out goes on leaving."""
         with self._processes() as processes:
             trees = self._trees(self.variant, processes)
-            self.remarks = trees.remarks
-            table, traced = self._text.subject, self._traced_life()
+            table, trace, server = self._text.subject, self._text.trace, self._text.server
+            traced: Life | None = None
+            if trace is not None and server is not None:
+                client = ClientTable(trace.run, warmup=0, windows=1)
+                traced = ServerLife(server, client, {}, table.timeout_s)
+            elif trace is not None:
+                traced = CommandLife(trace.run, {}, table.timeout_s)
             yield Ends(trees, processes, table, self._started, self._here()[0], traced)
 
     @contextmanager
@@ -377,15 +360,6 @@ class DeclaredSubject:
         """Remove what was laid out, and the snapshot of the working tree."""
         self._scratch.cleanup()
 
-    def _traced_life(self) -> Life | None:
-        trace, server = self._text.trace, self._text.server
-        if trace is None:
-            return None
-        timeout = self._text.subject.timeout_s
-        if server is not None:
-            return ServerLife(server, ClientTable(trace.run, warmup=0, windows=1), {}, timeout)
-        return CommandLife(trace.run, {}, timeout)
-
     def _trees(
         self,
         variant_of: Callable[[str], Variant],
@@ -393,15 +367,16 @@ class DeclaredSubject:
         scratch: Path | None = None,
     ) -> Trees:
         table, folder = self._text.subject, scratch or self._folder()
-        return Trees(variant_of, table, self.pinned, self._where, folder, processes)
+        trees = Trees(variant_of, table, self.pinned, self._where, folder, processes)
+        self.remarks = trees.remarks
+        return trees
 
     def _life(self) -> Life:
-        server, client = self._text.server, self._text.client
-        timeout = self._text.subject.timeout_s
+        server, client, table = self._text.server, self._text.client, self._text.subject
         if server is not None and client is not None:
-            return ServerLife(server, client, self._declared, timeout)
-        table = self._text.subject
-        return CommandLife(self._started, self._declared, timeout, table.preload, table.turns)
+            return ServerLife(server, client, self._declared, table.timeout_s)
+        words = self._started
+        return CommandLife(words, self._declared, table.timeout_s, table.preload, table.turns)
 
     @property
     def _started(self) -> str | tuple[str, ...]:
@@ -442,7 +417,7 @@ class DeclaredSubject:
             "kind": "server" if self._text.server else "command",
             "name": self.name,
             "command": self.line,
-            "repository": self._root.name,
+            "repository": self.repository.name,
             **({"folder": self._where} if self._where else {}),
             "file": without_secrets(self._source),
         }

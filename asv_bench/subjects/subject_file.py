@@ -15,6 +15,7 @@ import msgspec
 from asv_bench.errors import Refused
 from asv_bench.measure.command_line import PythonCommand
 from asv_bench.measure.readiness import check_address
+from asv_bench.measure.samples import Metric
 
 FILE_NAME = "kvtrail.toml"
 
@@ -344,14 +345,20 @@ class SubjectText(TomlTable, frozen=True):
             raise ValueError("give either measure in [subject], or [server] and [client]")
         if self.subject.turns and not (self.metrics and self.subject.measure.strip()):
             raise ValueError("turns needs measure, and metrics, of which a life gives the windows")
-        if taken := BUILT_IN.intersection(self.metrics):
+        if taken := self.metrics.keys() & {one.name for one in (*BUILT_IN, READY)}:
             raise ValueError(
                 f"{min(taken)} is measured of every subject; call the metric otherwise"
             )
 
 
-BUILT_IN = frozenset({"wall_s", "peak_rss_bytes", "peak_gpu_bytes", "ready_s"})
-"""Metrics that every subject has, or every one with a server."""
+BUILT_IN = (
+    Metric("wall_s", "seconds"),
+    Metric("peak_rss_bytes", "bytes"),
+    Metric("peak_gpu_bytes", "bytes"),
+)
+"""Metrics that every subject has."""
+READY = Metric("ready_s", "seconds")
+"""That of a server."""
 
 
 @dataclass(frozen=True, slots=True)
