@@ -134,7 +134,7 @@ class SuiteRun:
         others = [one for one in self._wanted if one["type"] != "peakmemory"]
         for benchmarks in (first, others):
             if benchmarks is others and self._is_imported_once:
-                self._import(one["identifier"] for one in others)
+                self._import()
             for one in benchmarks:
                 try:
                     result, said = self._result(one)
@@ -151,18 +151,14 @@ class SuiteRun:
         Path(os.environ["KVTRAIL_RESULT"]).write_text(json.dumps(samples))
         (self._folder / "reasons.json").write_text(json.dumps(reasons))
 
-    def _import(self, identifiers: Any) -> None:
+    def _import(self) -> None:
         """Import the modules of benchmarks; where that fails, their own processes say so."""
         package = os.path.basename(self._suite)
-        words = [identifier.partition("-")[0].split(".") for identifier in identifiers]
-        modules = {tuple(name[:-count]) for name in words for count in (1, 2)}
-        for module in sorted(modules):
-            path = Path(self._suite, *module)
-            if path.with_suffix(".py").is_file() and module:
-                try:
-                    importlib.import_module(".".join((package, *module)))
-                except BaseException:
-                    traceback.print_exc()
+        names = [f"{package}.{one['identifier']}" for one in self._wanted]
+        for module in _modules(package):
+            if any(name.startswith(f"{module}.") for name in names):
+                with contextlib.suppress(BaseException):
+                    importlib.import_module(module)
 
     def _result(self, one: dict[str, Any]) -> tuple[Any, str]:
         """What a benchmark gave, and what it printed."""
@@ -173,15 +169,13 @@ class SuiteRun:
         if isinstance(cache, Failed):
             raise Failed(f"setup_cache: {cache}")
         result = self._folder / "result.json"
-        if result.exists():
+        with contextlib.suppress(OSError):
             result.unlink()
         arguments = (self._suite, one["identifier"], "{}", "None", str(result))
         said = self._fork(run._run, arguments, cache or self._new_folder(), limit_s)
-        if not result.exists():
-            raise Failed("it ended its process before it gave a figure.")
         try:
             return json.loads(result.read_text()), said
-        except ValueError:
+        except (OSError, ValueError):
             raise Failed("it ended its process before it gave a figure.") from None
 
     def _cache(self, identifier: str, limit_s: float) -> Path | Failed:

@@ -24,13 +24,13 @@ import msgspec
 
 from asv_bench.errors import MeasurementFailed, NothingSelected
 from asv_bench.git.repository import WORKING_TREE
-from asv_bench.history.asv_selection import Entry, Selection, entries_of, names_with_parameters
+from asv_bench.history.asv_selection import Entry, Selection, entries_of
 from asv_bench.measure import trees
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import CommandLife, Life, Setting
 from asv_bench.measure.processes import Job, LifeFailed, Processes
-from asv_bench.measure.samples import Absence, CommitUnusable
-from asv_bench.measure.trees import SUBJECT, Laid
+from asv_bench.measure.samples import Absence
+from asv_bench.measure.trees import SUBJECT
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.progress import Progress
 from asv_bench.subjects.asv_conf import AsvConf, refusing
@@ -101,9 +101,8 @@ class AsvSuite(DeclaredSubject):
         print_sentences(make_console(stderr=True), unknown, "yellow")
         self._wanted = [self._order(entry, described) for entry in entries]
         self._versions = {
-            name: one["version"]
-            for one in listing["benchmarks"]
-            for name in names_with_parameters(one["name"], one["params"])
+            entry.name: described[entry.identifier.partition("-")[0]]["version"]
+            for entry in entries
         }
         caches = {one["setup_cache_key"]: one["setup_cache_timeout_s"] for one in self._wanted}
         limits = [*caches.values(), *(one["timeout_s"] for one in self._wanted)]
@@ -178,42 +177,33 @@ class AsvSuite(DeclaredSubject):
         return kept
 
     def _listing(self, kept: Path, patterns: Sequence[str]) -> Any:
-        """asv's descriptions of the benchmarks, by a commit that is measured anyway."""
-        names = sorted(dict.fromkeys(self.near[::-1] or ("HEAD",)), key=WORKING_TREE.__eq__)
-        processes = Processes()
-        # Without a setup trees would lie in the folder that is named here; these have one.
-        laying = self._trees(self.variant, processes, trees.CACHE)
-        trouble: MeasurementFailed | None = None
-        for name in names:
-            commit = self.resolve(name)
-            what = f"listing the benchmarks with {commit.short}"
-            with Progress(make_console(stderr=True), f"{what}, installed first if need be") as bar:
-                try:
-                    laid = laying.lay_out(commit.hash)
-                    bar.name(what)
-                    return self._listed(laid, kept, patterns, processes)
-                except CommitUnusable as error:
-                    trouble = trouble or MeasurementFailed(f"the suite cannot be listed: {error}")
-                except LifeFailed as error:
-                    sentence = f"the suite cannot be imported with {commit.short}: {error}"
-                    trouble = trouble or MeasurementFailed(sentence)
-        assert trouble is not None
-        raise trouble
+        """asv's descriptions of the benchmarks by a commit that is measured anyway, the newest.
 
-    def _listed(self, laid: Laid, kept: Path, patterns: Sequence[str], processes: Processes) -> Any:
-        """The listing of a commit, kept with its setup."""
-        modules = _modules(self._copy(kept), patterns)
+        They are kept with its setup.
+        """
+        name = next((one for one in self.near[::-1] if one != WORKING_TREE), "HEAD")
+        commit, suite = self.resolve(name), self._copy(kept)
+        modules = _modules(suite, patterns)
         key = hashlib.sha256(json.dumps([kept.name, modules]).encode()).hexdigest()[:16]
-        listing = laid.out / f"benchmarks-{key}.json"
-        if not listing.is_file():
-            unfinished = listing.with_suffix(f".{os.getpid()}")
-            words = ("list", str(self._copy(kept)), str(unfinished), *modules)
-            # Lives write no bytecode, and would compile the suite each time.
-            compiling = f"{_PYTHON} -m compileall -q {shlex.quote(str(kept))} >/dev/null 2>&1"
-            line = f"{compiling}; {_line(kept)} {shlex.join(words)}"
-            environment = laid.environment(self._text.subject)
-            processes.run(Job(line, laid.tree, environment), _LISTING_SECONDS)
-            unfinished.rename(listing)
+        what = f"listing the benchmarks with {commit.short}"
+        with Progress(make_console(stderr=True), f"{what}, installed first if need be") as bar:
+            processes = Processes()
+            # Without a setup trees would lie in the folder that is named here; these have one.
+            laid = self._trees(self.variant, processes, trees.CACHE).lay_out(commit.hash)
+            bar.name(what)
+            listing = laid.out / f"benchmarks-{key}.json"
+            if not listing.is_file():
+                unfinished = listing.with_suffix(f".{os.getpid()}")
+                words = ("list", str(suite), str(unfinished), *modules)
+                # Lives write no bytecode, and would compile the suite each time.
+                compiling = f"{_PYTHON} -m compileall -q {shlex.quote(str(kept))} >/dev/null 2>&1"
+                line = f"{compiling}; {_line(kept)} {shlex.join(words)}"
+                job = Job(line, laid.tree, laid.environment(self._text.subject))
+                try:
+                    processes.run(job, _LISTING_SECONDS)
+                except LifeFailed as error:
+                    raise MeasurementFailed(f"the suite cannot be listed: {error}") from None
+                unfinished.rename(listing)
         return json.loads(listing.read_text(encoding="utf-8"))
 
 

@@ -6,14 +6,13 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from asv_bench.errors import Refused
 
-FILE, PROGRAM, LINK, FOLDER = "100644", "100755", "120000", "040000"
-"""Modes, as git writes them."""
+FILE, PROGRAM, LINK, FOLDER = "100644", "100755", "120000", "040000"  # modes, as git writes them
 _LEFT_OUT = {"__pycache__", ".git"}
 
 
@@ -26,7 +25,7 @@ class TreeEntry:
     content: bytes = b""
 
 
-def read_entry(place: Path, path: str) -> TreeEntry:
+def _entry(place: Path, path: str) -> TreeEntry:
     """What lies at a place, as the entry of a path; a link is not followed.
 
     Raises Refused if nothing lies there, it cannot be read, or it is a device, a pipe or a socket.
@@ -43,40 +42,6 @@ def read_entry(place: Path, path: str) -> TreeEntry:
     except OSError as error:
         raise Refused(f"{place} cannot be read: {error.strerror}.") from None
     raise Refused(f"{place} is neither a file nor a folder, so it cannot be laid out.")
-
-
-def write_entries(folder: Path, entries: Iterable[TreeEntry]) -> list[str]:
-    """Write entries below a folder; each takes the place of what lies there.
-
-    As with git, a link or a file on the way of an entry gives way to a folder: nothing is written
-    through it. Returns the paths of those that did.
-    """
-    gave_way: list[str] = []
-    for entry in entries:
-        *parents, name = entry.path.split("/")
-        place = folder
-        for parent in parents:
-            place /= parent
-            if os.path.lexists(place) and not _is_folder(place):
-                place.unlink()
-                gave_way.append(str(place.relative_to(folder)))
-            place.mkdir(exist_ok=True)
-        place /= name
-        if _is_folder(place):
-            shutil.rmtree(place)
-        else:
-            place.unlink(missing_ok=True)
-        if entry.mode == LINK:
-            os.symlink(entry.content, os.fsencode(place))
-        elif entry.mode == FOLDER:
-            place.mkdir()
-        else:
-            # A file of our own making, whatever else comes to lie there: no link is followed.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            handle = os.open(place, flags, 0o777 if entry.mode == PROGRAM else 0o666)
-            with os.fdopen(handle, "wb") as file:
-                file.write(entry.content)
-    return gave_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +66,47 @@ class Pinned:
             for place, entry in _below(root, path):
                 entries.append(entry)
                 if place.is_file():
-                    linked = read_entry(place.resolve(), "") if entry.mode == LINK else entry
+                    linked = _entry(place.resolve(), "") if entry.mode == LINK else entry
                     name = os.path.relpath(entry.path, os.path.dirname(path) or ".")
                     digest.update(os.fsencode(name) + b"\0" + linked.content)
             digests[path] = digest.hexdigest()[:16]
         return cls(tuple(entries), digests)
 
     def write(self, tree: Path) -> list[str]:
-        """Put them into a tree, in place of what it has; returns a sentence for what gave way."""
-        return [
-            f"{path} is a link or a file there, and gave way to a folder for what is pinned in it"
-            for path in write_entries(tree, self.entries)
-        ]
+        """Put them into a tree, each in place of what it has; returns a sentence for what gave way.
+
+        As with git, a link or a file on the way of an entry gives way to a folder: nothing is
+        written through it.
+        """
+        gave_way: list[str] = []
+        for entry in self.entries:
+            *parents, name = entry.path.split("/")
+            place = tree
+            for parent in parents:
+                place /= parent
+                if os.path.lexists(place) and not _is_folder(place):
+                    place.unlink()
+                    gave_way.append(
+                        f"{place.relative_to(tree)} is a link or a file there, and gave way to a "
+                        f"folder for what is pinned in it"
+                    )
+                place.mkdir(exist_ok=True)
+            place /= name
+            if _is_folder(place):
+                shutil.rmtree(place)
+            else:
+                place.unlink(missing_ok=True)
+            if entry.mode == LINK:
+                os.symlink(entry.content, os.fsencode(place))
+            elif entry.mode == FOLDER:
+                place.mkdir()
+            else:
+                # A file of our own making, whatever else comes to lie there: no link is followed.
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                handle = os.open(place, flags, 0o777 if entry.mode == PROGRAM else 0o666)
+                with os.fdopen(handle, "wb") as file:
+                    file.write(entry.content)
+        return gave_way
 
 
 def digest_of(path: Path) -> str:
@@ -129,11 +123,11 @@ def _below(root: Path, path: str) -> Iterator[tuple[Path, TreeEntry]]:
         raise Refused(
             f"pinned names {path}, which cannot be read in {root}: {reason}. Name what is there."
         ) from None
-    yield top, read_entry(top, path)
+    yield top, _entry(top, path)
     for place in sorted(top.rglob("*")):
         below = place.relative_to(top)
         if not _LEFT_OUT.intersection(below.parts):
-            yield place, read_entry(place, f"{path}/{below.as_posix()}")
+            yield place, _entry(place, f"{path}/{below.as_posix()}")
 
 
 def _is_folder(place: Path) -> bool:
