@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -63,7 +62,7 @@ class Answers:
 def confirm(
     suspicions: Iterable[Suspicion],
     metrics: Mapping[str, Metric],
-    source_of: Callable[[Sequence[str]], AbstractContextManager[RoundSource]],
+    source: RoundSource,
     on_pair: OnPair | None = None,
     plan: ComparisonPlan | None = None,
     noise: NoisePools | None = None,
@@ -71,8 +70,8 @@ def confirm(
     """Compare the commits of each suspicion, those of the same commits together.
 
     Holm's procedure covers the benchmarks of the same two commits. After Ctrl-C, suspicions that
-    were not begun have no answer. `metrics` are the benchmarks by name, `source_of` gives what
-    measures some of them, and `noise` is this machine's.
+    were not begun have no answer. `metrics` are the benchmarks by name, and `noise` is this
+    machine's.
     """
     around: dict[tuple[str, str], list[str]] = {}
     for before, after, benchmark in dict.fromkeys(suspicions):
@@ -83,8 +82,7 @@ def confirm(
         asked = [metrics[name] for name in benchmarks]
         comparison = CommitComparison(two_cells(before, after), asked, plan, pools)
         try:
-            with source_of(benchmarks) as source:
-                compared = comparison.run(source, on_pair)
+            compared = comparison.run(source, on_pair)
         except (CommitUnusable, KeyboardInterrupt) as error:
             compared = comparison.answers_after(error)
             if isinstance(error, KeyboardInterrupt):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -54,7 +53,6 @@ ANSWERS = "asv-changes"
 """The folder beside asv's results that keeps what `changes` found out by comparing."""
 INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
 _QUOTES = str.maketrans("", "", "'\"")
-SourceOf: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[RoundSource]]
 AnswerKey: TypeAlias = tuple[Series, EnvironmentFacts, str]
 """What the answer to a change is kept under; the text is the hash of its commit, or a label."""
 
@@ -341,23 +339,16 @@ class Confirming(Session):
     def begin(self) -> list[str]:
         return [f"comparing the commits around {len(self._left())} changes"]
 
-    def source(self) -> AbstractContextManager[SourceOf]:
-        return self._subject.sources()
-
-    def measure(self, source: SourceOf) -> ExitCode:
+    def measure(self, source: RoundSource) -> ExitCode:
         def on_pair(_: Headway, measured: Mapping[str, Pair]) -> None:
             self._record.samples.extend(pair.to_json() for pair in measured.values())
             bar.show(len(self._record.samples))
 
-        @contextlib.contextmanager
-        def kept_or_new(benchmarks: Sequence[str]) -> Iterator[RoundSource]:
-            with source(benchmarks) as pairs:
-                yield Logged(pairs, self._log, "changes")
-
+        kept = Logged(source, self._log, "changes")
         plan = ComparisonPlan().with_margin(self._how.margin / 100)
         metrics = {metric.name: metric for metric in self._subject.metrics}
         with Progress(self._console, "comparing", unit="pairs") as bar:
-            answers = confirm(self._left(), metrics, kept_or_new, on_pair, plan, self._noise)
+            answers = confirm(self._left(), metrics, kept, on_pair, plan, self._noise)
         self._answers |= answers.by_suspicion
         self._is_interrupted = answers.is_interrupted
         return self._code()

@@ -7,7 +7,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -325,12 +325,6 @@ class DeclaredSubject:
     def described_as(self, metric: str) -> tuple[str, int]:
         """The benchmark of `described` that a metric is of, and the place of its parameters."""
         return metric, 0
-
-    @contextmanager
-    def sources(self) -> Iterator[Callable[[Sequence[str]], AbstractContextManager[RoundSource]]]:
-        """What gives a source of pairs of some metrics. A life has all, so it is one for all."""
-        with self.pairs() as source:
-            yield lambda _: nullcontext(source)
 
     @contextmanager
     def ends(self) -> Iterator[Ends]:

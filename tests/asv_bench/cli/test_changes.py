@@ -7,7 +7,7 @@ import math
 import platform
 import re
 import statistics
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,14 +109,12 @@ class Project:
                     select([Entry(name, name, "seconds")], patterns, has_gpu=False)
                 )
 
-            @contextmanager
-            def sources(self):
-                yield project.pairs_of
+            def pairs(self):
+                return nullcontext(project.source([one.name for one in self.metrics]))
 
         return Suite(root)
 
-    @contextmanager
-    def pairs_of(self, benchmarks):
+    def source(self, benchmarks):
         project = self
 
         class Recorded(ScriptedPairs):
@@ -139,7 +137,7 @@ class Project:
                 }
 
         noise = np.random.default_rng(1)
-        yield Recorded(lambda *_: 1 + project.true_effect + noise.normal(0, 0.003), benchmarks)
+        return Recorded(lambda *_: 1 + project.true_effect + noise.normal(0, 0.003), benchmarks)
 
     @property
     def record(self) -> dict:

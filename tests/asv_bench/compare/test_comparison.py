@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -326,19 +325,14 @@ def test_each_stored_suspicion_gets_its_standing_and_equal_commits_one_compariso
         # It cannot be measured now, which stops nothing.
         Suspicion(BASE, gone, "slow"): (True, Standing.NOT_COMPARED),
     }
-    asked: list[tuple[str, ...]] = []
 
-    @contextmanager
-    def sources(benchmarks: Sequence[str]) -> Iterator[ScriptedPairs]:
-        def ratio(name: str, number: int) -> float:
-            swing = 0.05 if name == "unclear" else 0.0001
-            return effects[name] + (swing if number % 2 else -swing)
+    def ratio(name: str, number: int) -> float:
+        swing = 0.05 if name == "unclear" else 0.0001
+        return effects[name] + (swing if number % 2 else -swing)
 
-        asked.append(tuple(benchmarks))
-        yield ScriptedPairs(ratio, asked[-1], unusable={gone: "it has no engine"})
-
+    source = ScriptedPairs(ratio, tuple(effects), unusable={gone: "it has no engine"})
     metrics = {metric.name: metric for metric in seconds(*effects)}
-    answers = confirm(seemed, metrics, sources).by_suspicion
+    answers = confirm(seemed, metrics, source).by_suspicion
     for suspicion, (is_worse, standing) in seemed.items():
         assert Standing.of(answers[suspicion], is_worse=is_worse) is standing
-    assert asked[0] == ("slow", "fast", "same", "unclear")
+    assert source.asked[0].benchmarks == ("slow", "fast", "same", "unclear")
