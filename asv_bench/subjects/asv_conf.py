@@ -79,7 +79,7 @@ class AsvConf:
             self._requirements = [
                 word for kind, name, text in given if kind == "req" for word in _asked(name, text)
             ]
-            self._variables = {name: text for kind, name, text in given if kind in _VARIABLES}
+            self.variables = {name: text for kind, name, text in given if kind in _VARIABLES}
             # A setup does not see them.
             self._only_in_lives = [name for kind, name, _ in given if kind == "env_nobuild"]
             self._check(path)
@@ -94,7 +94,8 @@ class AsvConf:
                 f"{path} names the repository {conf.repo!r}, and only one on this machine can "
                 f"be measured; clone it, and name the folder."
             )
-        if conf.conda_environment_file not in (None, "IGNORE") and not self._is_virtual:
+        is_virtual = (conf.environment_type or "") in _VIRTUAL
+        if conf.conda_environment_file not in (None, "IGNORE") and not is_virtual:
             raise Refused(
                 f"{path} names a conda_environment_file, and kvtrail installs with pip: put "
                 f"what the benchmarks need under matrix."
@@ -102,39 +103,31 @@ class AsvConf:
         if not self.suite.is_dir():
             raise ValueError(f"benchmark_dir is {conf.benchmark_dir!r}, and no such folder is")
         Benchmarks.check_tree(str(self.suite))
-        for line in self._commands:
+        for line in self.commands:
             if not interpolate_command(line, dict.fromkeys(_PLACES, "x"))[0]:
                 raise ValueError(f"{line!r} names no command")
 
     @property
-    def _is_virtual(self) -> bool:
-        return (self.conf.environment_type or "") in _VIRTUAL
-
-    @property
-    def variables_of_lives(self) -> dict[str, str]:
-        """What setup and lives are told, beside what kvtrail tells them."""
-        return {"ASV": "true", "ASV_PROJECT": self.conf.project, **self._variables}
-
-    @property
     def setup(self) -> str:
         """The line for the shell that makes an environment and installs a commit."""
+        # What asv has in every environment for the commands, where they use it.
+        lines, project = " ".join(self.commands), self.root / "pyproject.toml"
+        built_with = ["build"] if "-m build" in lines else []
+        if ("isolation" in lines or "setup.py" in lines) and project.is_file():
+            system = tomllib.loads(project.read_text(encoding="utf-8")).get("build-system", {})
+            built_with += system.get("requires", [])
         told = {
             "interpreter": self._interpreter,
-            "requirements": [*self._requirements, *self._built_with],
-            "commands": self._commands,
+            "requirements": [*self._requirements, *built_with],
+            "commands": self.commands,
             "subdir": self.conf.repo_subdir or "",
             "without": self._only_in_lives,
             "timeout_s": self.conf.install_timeout,
         }
         return shlex.join([sys.executable, "-P", str(_SETUP), json.dumps(told)])
 
-    @property
-    def setup_timeout_s(self) -> float:
-        """Every command has asv's own limit."""
-        return self.conf.install_timeout * (2 + len(self._commands))
-
     @cached_property
-    def _commands(self) -> Sequence[str]:
+    def commands(self) -> Sequence[str]:
         """What builds and installs a commit, asv's own commands where the file has none."""
         build, install = _lines(self.conf.build_command), _lines(self.conf.install_command)
         if self.conf.build_command is None and any("{wheel_file}" in line for line in install):
@@ -144,21 +137,9 @@ class AsvConf:
             install = [_INSTALL_WHEEL if build else _INSTALL]
         return [*build, *install]
 
-    @property
-    def _built_with(self) -> list[str]:
-        """What asv has in every environment for the commands, where they use it."""
-        lines = " ".join(self._commands)
-        wanted = ["build"] if "-m build" in lines else []
-        project = self.root / "pyproject.toml"
-        if ("isolation" in lines or "setup.py" in lines) and project.is_file():
-            system = tomllib.loads(project.read_text(encoding="utf-8")).get("build-system", {})
-            wanted += system.get("requires", [])
-        return wanted
-
     def sentence(self) -> str:
         """How a commit is installed."""
-        instead = "" if self._is_virtual else f" (the file says {self.conf.environment_type})"
-        return f"each commit installed for Python {self._python} by pip{instead}"
+        return f"each commit installed for Python {self._python} by pip"
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def main() -> None:
     }
 
     def run(
-        words: Sequence[str], codes: Collection[int] | None, folder: str, more: dict[str, str]
+        words: Sequence[str], folder: str, codes: Collection[int] | None, more: dict[str, str]
     ) -> None:
         line = shlex.join(words)
         try:
@@ -59,21 +59,21 @@ def main() -> None:
 
     # As asv has it, which needs no ensurepip of an interpreter.
     virtualenv = (sys.executable, "-m", "virtualenv", "-q", "--setuptools=bundle")
-    run((*virtualenv, "-p", told["interpreter"], str(environment)), {0}, str(out), {})
+    run((*virtualenv, "-p", told["interpreter"], str(environment)), str(out), {0}, {})
     if told["requirements"]:
         pip = ("python", "-m", "pip", "install", "-q", *told["requirements"])
-        run(pip, {0}, os.environ["KVTRAIL_SUBJECT"], {})
+        run(pip, os.environ["KVTRAIL_SUBJECT"], {0}, {})
     for line in told["commands"]:
         built = [str(path) for path in wheels.glob("*.whl")]
         if "{wheel_file}" in line and len(built) != 1:
             sys.exit(f"{len(built)} wheels were built, and {line!r} wants one: {' '.join(built)}")
         try:
             words, more, codes, folder = interpolate_command(
-                line, {**places, **({"wheel_file": built[0]} if len(built) == 1 else {})}
+                line, {**places, "wheel_file": " ".join(built)}
             )
         except UserError as error:
             sys.exit(str(error))
-        run(words, codes, folder or places["build_dir"], more)
+        run(words, folder or places["build_dir"], codes, more)
 
 
 if __name__ == "__main__":

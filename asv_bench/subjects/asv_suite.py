@@ -61,13 +61,15 @@ class AsvSuite(DeclaredSubject):
         self._versions: dict[str, str] = {}
         self._wanted: list[dict[str, Any]] = []
         self._kept: Path
-        own = {"PYTHONDONTWRITEBYTECODE": "1", SUBJECT: str(path.resolve().parent)}
+        told = {"ASV": "true", "ASV_PROJECT": conf.conf.project, **conf.variables}
+        own = {"PYTHONDONTWRITEBYTECODE": "1", SUBJECT: str(path.resolve().parent), **told}
         said = {
             "name": re.sub(r"[^\w.-]", "-", conf.conf.project).strip(".")[:60] or "suite",
             "setup": conf.setup,
             "measure": "true",
-            "setup_timeout_s": conf.setup_timeout_s,
-            "env": {**own, **conf.variables_of_lives},
+            # Every command has asv's own limit.
+            "setup_timeout_s": conf.conf.install_timeout * (2 + len(conf.commands)),
+            "env": own,
         }
         with refusing(str(path)):
             # Converted, which checks what a table that is made does not.

@@ -167,16 +167,6 @@ class Labels(Commits):
         return base == head
 
 
-def require_repository(root: Path) -> None:
-    """Raise Refused where a folder is no git repository."""
-    try:
-        Repository(root).line("rev-parse", "--git-dir")
-    except NoRepository as error:
-        raise Refused(
-            f"{root} is no git repository, and commits of it are to be measured: {error}"
-        ) from None
-
-
 def repository_around(folder: Path) -> Path | None:
     """The folder of the repository that a folder lies in; None where there is none."""
     inside = (one for one in (folder, *folder.parents) if os.path.lexists(one / ".git"))

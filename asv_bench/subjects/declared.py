@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asv_bench.errors import NothingSelected, Refused
-from asv_bench.git.repository import Commit, Repository
+from asv_bench.git.repository import Commit, NoRepository, Repository
 from asv_bench.measure.ends import Ends
 from asv_bench.measure.life import CommandLife, Life, ServerLife, Work
 from asv_bench.measure.lives import HOST, WALL, Lives, Place
@@ -25,7 +25,7 @@ from asv_bench.measure.samples import Metric, RoundSource
 from asv_bench.measure.software import Software
 from asv_bench.measure.trees import SUBJECT, Laid, Trees
 from asv_bench.output.redaction import without_secrets
-from asv_bench.subjects.axis import Commits, Labels, Variant, place_of, require_repository
+from asv_bench.subjects.axis import Commits, Labels, Variant, place_of
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.subject_file import (
     BUILT_IN,
@@ -127,7 +127,13 @@ class DeclaredSubject:
             if not labels:
                 raise Refused("--axis labels needs [axis] labels = [...] in the subject's file.")
             return Labels(labels, self.repository, self._folder)
-        require_repository(self.repository)
+        try:
+            Repository(self.repository).line("rev-parse", "--git-dir")
+        except NoRepository as error:
+            raise Refused(
+                f"{self.repository} is no git repository, and commits of it are to be measured: "
+                f"{error}"
+            ) from None
         return Commits(self.repository, self._folder)
 
     @cached_property

@@ -74,19 +74,14 @@ class EngineRuns(EngineSubject):
         super().__init__(root, SubjectText(table, metrics=_METRICS))
 
     @property
-    def model(self) -> str:
-        """The model that lives run, as `EngineConfig.model`."""
+    def models(self) -> Sequence[str]:
         device = chosen_device("auto")
         own = workload_named(self.workload.name).default_model(device, is_quick=device == "cpu")
-        return self.workload.model or own
-
-    @property
-    def models(self) -> Sequence[str]:
-        return [self.model]
+        return [self.workload.model or own]
 
     def decoded(self, metric: str) -> tuple[str, str | None]:
         """See `DeclaredSubject`."""
-        return self.workload.name, self.model
+        return self.workload.name, self.models[0]
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """Choose metrics; without patterns the step time alone is compared."""
