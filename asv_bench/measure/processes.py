@@ -87,9 +87,10 @@ class Started:
         fork: tuple[ForkServer, PythonCommand] | None = None,
     ) -> None:
         self._said = said
-        self._report, writing = os.pipe()
+        report, writing = os.pipe()
         reading, control = os.pipe()
-        # A file, not a number, which may be another file's once this one is closed.
+        # Files, not numbers, which may be another file's once these are closed.
+        self._report = os.fdopen(report, "rb", buffering=0)
         self._control = os.fdopen(control, "wb", buffering=0)
         self.code: int | None = None
         self.seconds = 0.0
@@ -108,7 +109,7 @@ class Started:
                 server, command = fork
                 server.begin(command, job, (said.fileno(), writing, reading))
         except OSError as error:
-            os.close(self._report)
+            self._report.close()
             self._control.close()
             if fork is None:
                 raise LifeFailed(f"{job.folder}: {error.strerror}.") from None
@@ -123,7 +124,7 @@ class Started:
             return
         said = b""
         while not said.endswith(b"\n"):
-            if not (byte := os.read(self._report, 1)):
+            if not (byte := self._report.read(1)):
                 raise self._gone()
             said += byte
         self.process, self.begun = int(said), time.perf_counter()
@@ -149,8 +150,8 @@ class Started:
     def wait(self) -> int:
         """The exit code, once it and all that it started have ended."""
         if self.code is None:
-            with os.fdopen(self._report, "rb") as file:
-                report = file.read().decode()
+            # It stays open: who is interrupted here waits once more, to end what is left.
+            report = self._report.read().decode()
             # Of the launcher, where that was killed before it could report another.
             self.code = -signal.SIGKILL if self._launcher is None else self._launcher.wait()
             self._take(report.rpartition("\n")[2])
@@ -188,6 +189,7 @@ class Started:
         self.kill()
         self.wait()
         self._control.close()
+        self._report.close()
 
     def _say(self, word: bytes) -> None:
         with contextlib.suppress(OSError, ValueError):
