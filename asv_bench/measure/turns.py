@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TypeVar
 
 Measured = TypeVar("Measured")
@@ -53,56 +51,30 @@ def own_turns() -> Turns:
     return Turns((mine, theirs) if theirs else None)
 
 
-class SharedTurns:
-    """The pipes between two processes, for whoever starts them.
-
-    `variables` are those of the process that works first, and those of the other.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        pipes = [str(folder / name) for name in ("first", "second")]
-        for pipe in pipes:
-            os.mkfifo(pipe)
-        self._descriptors = [os.open(pipe, os.O_RDWR) for pipe in pipes]
-        self.variables = tuple(
-            {TURNS_VARIABLE: os.pathsep.join(one)} for one in (pipes, pipes[::-1])
-        )
-        os.write(self._descriptors[0], _GO)
-
-    def leave(self, number: int) -> None:
-        """Let the other process work alone: that of this number, 0 or 1, has ended."""
-        os.write(self._descriptors[1 - number], _GONE)
-
-    def close(self) -> None:
-        """Give the pipes up."""
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-
-
-@contextmanager
-def shared_turns() -> Iterator[SharedTurns]:
-    """Pipes for two processes, in a folder that goes when this is left."""
-    with tempfile.TemporaryDirectory(prefix="kvtrail-") as folder:
-        turns = SharedTurns(Path(folder))
-        try:
-            yield turns
-        finally:
-            turns.close()
-
-
 def in_turns(measure: Callable[[int, Mapping[str, str]], Measured]) -> list[Measured]:
     """What two processes measure at the same time, of which one at a time works.
 
     `measure` is called with 0 for the process that works first and 1 for the other, in two threads,
     and with the variables that the process needs; it returns when the process has ended.
     """
+    with tempfile.TemporaryDirectory(prefix="kvtrail-") as folder:
+        pipes = [os.path.join(folder, name) for name in ("first", "second")]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        opened = [os.open(pipe, os.O_RDWR) for pipe in pipes]
 
-    def run(number: int) -> Measured:
+        def run(number: int) -> Measured:
+            own_first = pipes[::-1] if number else pipes
+            try:
+                return measure(number, {TURNS_VARIABLE: os.pathsep.join(own_first)})
+            finally:
+                os.write(opened[1 - number], _GONE)
+
         try:
-            return measure(number, turns.variables[number])
+            os.write(opened[0], _GO)
+            with ThreadPoolExecutor(1) as pool:
+                second = pool.submit(run, 1)
+                return [run(0), second.result()]
         finally:
-            turns.leave(number)
-
-    with shared_turns() as turns, ThreadPoolExecutor(1) as pool:
-        second = pool.submit(run, 1)
-        return [run(0), second.result()]
+            for descriptor in opened:
+                os.close(descriptor)

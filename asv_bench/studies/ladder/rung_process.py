@@ -114,7 +114,7 @@ class RungProcesses:
     ) -> RungAnswer:
         """Measure a rung on some workloads in one process, after the token check if asked.
 
-        Its environment has `variables`, too, such as those of `SharedTurns`.
+        Its environment has `variables`, too, such as those of `in_turns`.
 
         Raises
         ------

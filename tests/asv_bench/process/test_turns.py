@@ -6,11 +6,12 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
 from toy_project import ROOT
 
-from asv_bench.measure.turns import Turns, shared_turns
+from asv_bench.measure.turns import Turns, in_turns
 
 SCRIPT = """
 import sys, time
@@ -44,23 +45,18 @@ for window in range(windows):
 def test_one_at_a_time_works_and_one_that_is_left_works_alone(
     windows: tuple[int, int], endings: tuple[str, str], expected: str
 ) -> None:
-    lines: list[str] = []
-    with shared_turns() as turns:
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", SCRIPT, str(number), str(windows[number]), endings[number]],
-                env={**os.environ, **turns.variables[number], "PYTHONPATH": str(ROOT)},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for number in (0, 1)
-        ]
-        # As whoever started them does, the one first that ends first.
-        order = (0, 1) if windows[0] < windows[1] or endings[0] == "dies" else (1, 0)
-        for number in order:
-            said, _ = processes[number].communicate(timeout=60)
-            turns.leave(number)
-            lines += said.splitlines()
+    def live(number: int, variables: Mapping[str, str]) -> list[str]:
+        words = (str(number), str(windows[number]), endings[number])
+        said = subprocess.run(
+            [sys.executable, "-c", SCRIPT, *words],
+            env={**os.environ, **variables, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        ).stdout
+        return said.splitlines()
+
+    lines = [line for lived in in_turns(live) for line in lived]
     worked = sorted((line.split() for line in lines), key=lambda words: float(words[1]))
     assert "".join(words[0] for words in worked) == expected
     assert all(float(a[2]) <= float(b[1]) for a, b in itertools.pairwise(worked))
