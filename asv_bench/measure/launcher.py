@@ -4,7 +4,8 @@ A small process of its own: the kernel counts the memory of whoever starts a pro
 program's peak, and the ruler is larger than many programs. It is also the parent of whatever loses
 its own in this life, so that nothing leaves it: not by a session or group of its own, nor by
 another environment. Run as a script by `processes`, with the descriptors to report to and to obey
-before the command; what it imports is small. `forkserver` does the same for a fork of itself.
+and the cores before the command; what it imports is small. `forkserver` does the same for a fork
+of itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _SIGKILL, _SIGPIPE, _SIGTERM, _SIGXFSZ = 9, 13, 15, 25
 
 def main() -> None:
     """Run the command, and report seconds, KiB and the exit code once it has ended."""
-    report, control, arguments = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    report, control = int(sys.argv[1]), int(sys.argv[2])
+    cores, arguments = sys.argv[3], sys.argv[4:]
 
     def begin() -> int:
         # A group of its own: what a script does to its group it does not do to this process.
@@ -40,6 +42,8 @@ def main() -> None:
         )
 
     try:
+        if cores:
+            os.sched_setaffinity(0, map(int, cores.split(",")))
         supervise(report, control, begin)
     except OSError as error:
         os.write(report, f"{arguments[0]}: {error.strerror}.".encode())

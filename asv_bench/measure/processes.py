@@ -26,6 +26,7 @@ from asv_bench.process.run_apart import last_words
 
 _FORK_SERVER = Path(__file__).with_name("forkserver.py")
 _OF_ONE_LIFE = ("KVTRAIL_TREE", "KVTRAIL_OUT")
+_LONGEST_MS = 2**31 - 1  # of a wait of the kernel: 24 days
 _LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
 
 
@@ -81,10 +82,7 @@ class Started:
     """A process of a user's command, and all that it started; a server may fork it."""
 
     def __init__(
-        self,
-        job: Job,
-        said: IO[bytes],
-        fork: tuple[ForkServer, PythonCommand] | None = None,
+        self, job: Job, said: IO[bytes], fork: tuple[ForkServer, PythonCommand] | None = None
     ) -> None:
         self._said = said
         report, writing = os.pipe()
@@ -96,8 +94,8 @@ class Started:
         self.seconds = 0.0
         self.peak_rss_bytes = 0
         self.begun = time.perf_counter()
-        self._server = None if fork is None else fork[0]
-        self.command = None if fork is None else fork[1]
+        self._server = fork[0] if fork else None
+        self.command = fork[1] if fork else None
         self._launcher: subprocess.Popen[bytes] | None = None
         self.process = 0
         """The number of the process that started it."""
@@ -107,13 +105,13 @@ class Started:
                 self.process = self._launcher.pid
             else:
                 server, command = fork
-                server.begin(command, job, (said.fileno(), writing, reading))
+                # Where it is gone nobody holds the report, which `await_begin` sees.
+                with contextlib.suppress(OSError):
+                    server.begin(command, job, (said.fileno(), writing, reading))
         except OSError as error:
             self._report.close()
             self._control.close()
-            if fork is None:
-                raise LifeFailed(f"{job.folder}: {error.strerror}.") from None
-            raise self._gone() from None
+            raise LifeFailed(f"{job.folder}: {error.strerror}.") from None
         finally:
             os.close(writing)
             os.close(reading)
@@ -125,27 +123,24 @@ class Started:
         said = b""
         while not said.endswith(b"\n"):
             if not (byte := self._report.read(1)):
-                raise self._gone()
+                words = self._server.last_words()
+                raise ForkServerGone(f"the process that should fork it ended: {words}")
             said += byte
         self.process, self.begun = int(said), time.perf_counter()
 
-    def _gone(self) -> ForkServerGone:
-        assert self._server is not None
-        return ForkServerGone(f"the process that should fork it ended: {self._server.last_words()}")
-
     def _launched(self, job: Job, pipes: tuple[int, int]) -> subprocess.Popen[bytes]:
-        with _on_cores(job.cores):
-            return subprocess.Popen(
-                [*_LAUNCHER, *map(str, pipes), *job.arguments],
-                cwd=job.folder,
-                env=job.variables,
-                stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=subprocess.STDOUT,
-                pass_fds=(*pipes, *job.inherited),
-                # Ctrl-C at the terminal does not reach it.
-                start_new_session=True,
-            )
+        cores = ",".join(map(str, job.cores))
+        return subprocess.Popen(
+            [*_LAUNCHER, *map(str, pipes), cores, *job.arguments],
+            cwd=job.folder,
+            env=job.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+            pass_fds=(*pipes, *job.inherited),
+            # Ctrl-C at the terminal does not reach it.
+            start_new_session=True,
+        )
 
     def wait(self) -> int:
         """The exit code, once it and all that it started have ended."""
@@ -163,7 +158,7 @@ class Started:
             return True
         poll = select.poll()
         poll.register(self._report, 0)  # which is closed once all have ended
-        return bool(poll.poll(1e3 * within_s)) and self.wait() is not None
+        return bool(poll.poll(min(1e3 * within_s, _LONGEST_MS))) and self.wait() is not None
 
     def _take(self, report: str) -> None:
         """Seconds, memory and exit code, as the launcher says; nothing where it was killed."""
@@ -253,7 +248,7 @@ class Processes:
             return self._begun_by((server, command), job, said)
         except ForkServerGone:
             # Killed a moment ago, it could still be asked. Another one forks the life.
-            self._forget(server)
+            server.close()
             return self._begun_by((self._server(command.program, job), command), job, said)
 
     def _begun_by(
@@ -277,22 +272,14 @@ class Processes:
             self._running.discard(process)
         process.end()
 
-    def _forget(self, server: ForkServer) -> None:
-        """Fork no life by a server any more."""
-        with self._beginning:
-            for key in [key for key, one in self._servers.items() if one is server]:
-                del self._servers[key]
-        server.close()
-
     def _server(self, program: str, job: Job) -> ForkServer:
         """What forks lives of this Python; it ends when nothing is started any more."""
         key = program, *job.preload
         with self._beginning:
             server = self._servers.get(key)
-            if server is not None and server.has_ended:
-                server.close()
-                server = None
-            if server is None:
+            if server is None or server.has_ended:
+                if server is not None:
+                    server.close()
                 server = self._servers[key] = ForkServer(program, job, self)
             return server
 
@@ -302,24 +289,10 @@ class Processes:
         Raises LifeFailed where it ends with another code than 0, not in time, or not at all.
         """
         with self.started(job) as process:
-            is_late = threading.Event()
-
-            def give_up() -> None:
-                is_late.set()
-                process.kill()
-
-            # Not a wait with a timeout, which sleeps up to 50 ms between looks.
-            alarm = threading.Timer(timeout_s, give_up)
-            alarm.daemon = True
-            alarm.start()
-            try:
-                code = process.wait()
-            finally:
-                alarm.cancel()
-            if is_late.is_set():
+            if not process.has_ended(timeout_s):
                 words = last_words(process.text())
                 raise LifeFailed(f"it did not end within {timeout_s:g} s: {words}")
-            if code:
+            if process.code:
                 raise process.failure()
             return Ended(process.seconds, process.peak_rss_bytes, process.text())
 
@@ -388,15 +361,3 @@ class ForkServer:
         """End it, and all that it forked."""
         self._control.close()
         self._scope.close()
-
-
-@contextmanager
-def _on_cores(cores: tuple[int, ...]) -> Iterator[None]:
-    """What this thread starts meanwhile may use these cores; none: all that it may use itself."""
-    before = os.sched_getaffinity(0)
-    if cores:
-        os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
