@@ -349,17 +349,19 @@ class Explaining(Session):
             self._look_at_engines({end: engine_of(subject, end) for end in self._ends})
         else:
             with subject.ends() as ends:
-                found.clues += cell_clues(*(ends.cell(end) for end in self._ends))
+                base, head = self._ends
+                found.clues += cell_clues(ends.software(base), ends.software(head))
                 found.looked_at += ["variables", "packages"]
+                traced = subject.traced_life()
+                if traced is None:
+                    found.notes.append(_NO_TRACE)
+                    return
 
                 def take(end: str, path: Path) -> Trace:
-                    ends.trace(end, path)
+                    ends.trace(traced, end, path)
                     return read_traces(path)
 
-                if ends.traced is None:
-                    found.notes.append(_NO_TRACE)
-                else:
-                    self._trace(take)
+                self._trace(take)
 
     def _look_at_engines(self, folders: dict[str, Path]) -> None:
         devices, found = self._subject.devices, self.found

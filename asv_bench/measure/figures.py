@@ -36,11 +36,13 @@ class Figures:
     @classmethod
     def of_windows(cls, windows: Sequence[Figures]) -> Figures:
         """Those of all windows of a life; a metric that one window lacks and others have failed."""
-        joined = cls()
+        joined = cls(taken={name: value for one in windows for name, value in one.taken.items()})
         for name in dict.fromkeys(name for one in windows for name in (*one.values, *one.absences)):
             lacking = [at for at, one in enumerate(windows) if name in one.absences]
             if not lacking:
-                joined.values[name] = tuple(value for one in windows for value in one.values[name])
+                joined.values[name] = tuple(
+                    value for one in windows for value in one.values.get(name, ())
+                )
                 continue
             absence = windows[lacking[0]].absences[name]
             if len(lacking) < len(windows):

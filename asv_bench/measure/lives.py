@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from asv_bench.git.repository import short
-from asv_bench.measure.command_line import filled
 from asv_bench.measure.figures import Figures
-from asv_bench.measure.interpreter import Watched
-from asv_bench.measure.life import Setting, Work
+from asv_bench.measure.life import Life, Setting, Work
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import (
     Absence,
@@ -25,7 +24,7 @@ from asv_bench.measure.samples import (
     Round,
     SampleFailed,
 )
-from asv_bench.measure.software import Software, imported_elsewhere, software_of
+from asv_bench.measure.software import Software, Watched, imported_elsewhere, software_of
 from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import in_turns
 from asv_bench.output.progress import doing
@@ -36,9 +35,12 @@ from asv_bench.stats.paired import undisturbed
 HOST = "host"
 """The device of lives that are given no GPU of their own."""
 WALL = "wall_s"
+TRACE = "KVTRAIL_TRACE"
+"""Tells a traced life where its trace goes."""
 _MEASURED_SECONDS = 2.0
 """What is shorter is repeated, as the least of several figures is steadier than one."""
 _MOST_REPEATS = 7
+_NOTHING = Absence("it gave no such figure here.", has_failed=False)
 
 
 def repeats_for(seconds: float) -> int:
@@ -105,7 +107,7 @@ class Lives:
         self._lay_out = lay_out
         self._processes = processes
         self._tried: dict[str, tuple[Laid, dict[str, Absence]] | CommitUnusable] = {}
-        self._trying: dict[str, threading.Lock] = {}
+        self._trying: dict[str, threading.Lock] = {}  # by commit
         self._repeats: int | None = None
         self._lock = threading.Lock()
         self._known: dict[str, Software] = {}
@@ -130,10 +132,8 @@ class Lives:
     def prepare(self, commit: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `RoundSource`: lay it out, make its setup, and live once without measuring."""
         place = self._place(device)
-        with self._lock:
-            trying = self._trying.setdefault(commit, threading.Lock())
         # Different commits are tried at the same time, each on the device that asked for it.
-        with trying:
+        with self._trying.setdefault(commit, threading.Lock()):
             if commit not in self._tried:
                 try:
                     self._tried[commit] = self._try(commit, place)
@@ -215,23 +215,20 @@ class Lives:
         self._look_at_imports(commit, place)
         started = time.time()
         is_wall_alone = set(self._metrics) == {WALL}
-        figures, gpu = Figures(), None
-        for _ in range(self._repeats or 1 if is_wall_alone else 1):
-            try:
-                laid = self._laid(commit)
-                lived, gpu = self._live(laid, place, self._processes, names, variables)
-            except LifeFailed as failure:
-                raise SampleFailed(commit, names, str(failure)) from None
-            figures.absences |= lived.absences
-            figures.taken |= lived.taken
-            for name, values in lived.values.items():
-                figures.values[name] = (*figures.values.get(name, ()), *values)
+        try:
+            laid = self._laid(commit)
+            lived = [
+                self._live(laid, place, names, variables or {})
+                for _ in range(self._repeats or 1 if is_wall_alone else 1)
+            ]
+        except LifeFailed as failure:
+            raise SampleFailed(commit, names, str(failure)) from None
+        figures, gpu = Figures.of_windows([one for one, _ in lived]), lived[-1][1]
         self._keep_others(commit, figures)
         for name in names:
             if name not in figures.values:
-                absence = figures.absences.get(name)
-                reason = absence.reason if absence else "it gave none."
-                raise SampleFailed(commit, (name,), reason)
+                absence = figures.absences.get(name, _NOTHING)
+                raise SampleFailed(commit, (name,), absence.reason)
         spent = time.time() - started
         statistic = min if is_wall_alone else statistics.median
         return {
@@ -248,6 +245,26 @@ class Lives:
             for name in names
         }
 
+    def software(self, name: str) -> Software:
+        """What a variant runs with, as a life of it shows, also where that fails.
+
+        Raises CommitUnusable where it cannot be laid out, or its setup fails.
+        """
+        try:
+            self.prepare(name)
+        except CommitUnusable:
+            if name not in self._known:
+                raise
+        return self._known[name]
+
+    def trace(self, life: Life, name: str, target: Path) -> None:
+        """Run a life of a variant that leaves its trace at `target`.
+
+        Raises LifeFailed where it does not end well.
+        """
+        setting = self._setting(self._lay_out(name), self._place(None), {TRACE: str(target)})
+        life.live(setting, ())
+
     def take_account(self) -> tuple[dict[str, Software], dict[str, dict[str, list[float]]]]:
         """Cells and others since this was asked last."""
         with self._lock:
@@ -259,31 +276,29 @@ class Lives:
     def _try(self, commit: str, place: Place) -> tuple[Laid, dict[str, Absence]]:
         laid = self._lay_out(commit)
         watched = Watched(self._processes) if self._work.lists_packages else None
-        processes, names = watched or self._processes, tuple(self._metrics)
+        names, told = tuple(self._metrics), {TRIAL_VARIABLE: "1"}
         try:
             with doing(f"warming up {short(commit)}"):
-                figures, _ = self._live(laid, place, processes, names, {TRIAL_VARIABLE: "1"})
+                figures, _ = self._live(laid, place, names, told, watched)
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None
-        if watched is not None:
-            job = Job(self._work.command, laid.tree, self._variables(laid, place))
-            software = software_of(watched.python, job, self._processes, self._work.table.env)
-            self.cells[commit] = self._known[commit] = software
+        finally:
+            if watched is not None:
+                software = software_of(watched, self._job(laid, place), self._work.table.env)
+                self.cells[commit] = self._known[commit] = software
         with self._lock:
             if self._repeats is None and WALL in figures.values:
                 # Settled by the first commit and kept: both halves of a pair are measured alike.
                 self._repeats = repeats_for(figures.values[WALL][0])
-        nothing = Absence("it gave no such figure here.", has_failed=False)
         absences = {
-            name: figures.absences.get(name, nothing)
-            for name in self._metrics
+            name: figures.absences.get(name, _NOTHING)
+            for name in names
             if name not in figures.values
         }
-        if len(absences) == len(self._metrics):
-            first = next(iter(absences.values()))
+        if len(absences) == len(names):
             is_lacking = not any(absence.has_failed for absence in absences.values())
-            raise CommitUnusable(commit, first.reason, is_lacking=is_lacking)
+            raise CommitUnusable(commit, absences[names[0]].reason, is_lacking=is_lacking)
         return laid, absences
 
     def _look_at_imports(self, commit: str, place: Place) -> None:
@@ -294,10 +309,8 @@ class Lives:
             return
         self._looked[commit] = setups
         laid = self._laid(commit)
-        command = self._work.command
-        job = Job(command, laid.tree, self._variables(laid, place))
-        python = filled(software.interpreter, job.variables)
-        if found := imported_elsewhere(python, command, laid, job, self._processes):
+        job = self._job(laid, place)
+        if found := imported_elsewhere(software.interpreter, laid, job, self._processes):
             software = replace(software, elsewhere={**software.elsewhere, **found})
             self.cells[commit] = self._known[commit] = software
 
@@ -305,15 +318,15 @@ class Lives:
         self,
         laid: Laid,
         place: Place,
-        processes: Processes,
         names: Sequence[str],
-        variables: Mapping[str, str] | None,
+        told: Mapping[str, str],
+        processes: Processes | None = None,
     ) -> tuple[Figures, GpuConditions | None]:
         watch = GpuWatch(place.gpus[0]) if place.gpus else None
         begun = time.monotonic()
         with watch or nullcontext():
-            told = self._variables(laid, place, **(variables or {}))
-            figures = self._life.live(Setting(laid, told, place.cores, processes), names)
+            setting = self._setting(laid, place, told, processes)
+            figures = self._life.live(setting, names)
         if watch is None:
             return figures, None
         begun, ended = figures.span or (begun, time.monotonic())
@@ -322,8 +335,19 @@ class Lives:
             figures.values["peak_gpu_bytes"] = (float(peak),)
         return figures, watch.conditions(begun, ended)
 
-    def _variables(self, laid: Laid, place: Place, **more: str) -> dict[str, str]:
-        return laid.environment(self._work.table, **place.variables(), **more)
+    def _setting(
+        self,
+        laid: Laid,
+        place: Place,
+        told: Mapping[str, str],
+        processes: Processes | None = None,
+    ) -> Setting:
+        variables = laid.environment(self._work.table, **place.variables(), **told)
+        return Setting(laid, variables, place.cores, processes or self._processes)
+
+    def _job(self, laid: Laid, place: Place) -> Job:
+        """A life's command, whose Python is asked."""
+        return Job(self._work.command, laid.tree, self._setting(laid, place, {}).variables)
 
     def _laid(self, commit: str) -> Laid:
         tried = self._tried[commit]

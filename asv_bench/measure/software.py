@@ -1,8 +1,9 @@
 """The software of a variant: what else, beside its files, its lives ran with.
 
-Two commits that are installed one after the other into one environment, or an editable install of
-the user's own clone, let both ends of a comparison run the same code: what a Python imports from
-elsewhere is looked at, too.
+Running processes are asked which Python they are, not the line that starts them. Two commits that
+are installed one after the other into one environment, or an editable install of the user's own
+clone, let both ends of a comparison run the same code: what a Python imports from elsewhere is
+looked at, too.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import json
 import os
 import re
 import shlex
+import shutil
 import tempfile
+import threading
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,8 @@ from urllib.parse import unquote, urlsplit
 
 from asv_bench.git.repository import short
 from asv_bench.measure.command_line import filled
-from asv_bench.measure.interpreter import Python
-from asv_bench.measure.processes import Job, LifeFailed, Processes
+from asv_bench.measure.launcher import descendants, stat_of
+from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
 from asv_bench.measure.trees import Laid
 from asv_bench.output.redaction import is_secret
 from asv_bench.words import first_of
@@ -67,6 +70,9 @@ print(json.dumps(found))
 _PACKAGES = ("*", "*/*", "*/*/*")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\b")
 _SECONDS = 60.0
+_PYTHON = re.compile(r"(python|pypy)[\d.]*[a-z]*")
+_LEAST_PAUSE_S, _MOST_PAUSE_S = 0.001, 0.05
+"""Between two looks: short at first, as a Python may live for a few milliseconds only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +98,98 @@ class Software:
         return content
 
 
-def software_of(
-    python: Python | None, job: Job, processes: Processes, own: Collection[str] = ()
-) -> Software:
-    """The software of a life that ran this Python; `job` says where it ran and with what.
+@dataclass(slots=True)
+class Python:
+    """A Python that was seen: its program, its variables, and clock ticks that it worked."""
+
+    program: str
+    variables: dict[str, str]
+    ticks: int = 0
+
+
+class Watched(Processes):
+    """Starts the commands of one life as others do, and sees which Python the first of them runs.
+
+    `python` is the one that worked most, of several that run in turns or in each other; None where
+    none was seen so far.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        super().__init__()
+        self._processes = processes
+        self._has_begun = False
+        self._pythons: dict[int, Python] = {}
+
+    @property
+    def python(self) -> Python | None:
+        """See the class."""
+        programs: dict[str, Python] = {}
+        for one in list(self._pythons.values()):
+            known = programs.setdefault(one.program, Python(one.program, one.variables))
+            known.ticks += one.ticks
+        return max(programs.values(), key=lambda one: one.ticks, default=None)
+
+    @contextmanager
+    def started(self, job: Job) -> Iterator[Started]:
+        """See `Processes`."""
+        with self._processes.started(job) as process:
+            if self._has_begun:
+                yield process
+                return
+            self._has_begun = True
+            if job.preload and (fork := process.command) is not None:
+                self._pythons[process.process] = Python(fork.program, dict(job.variables))
+            ended = threading.Event()
+            watching = threading.Thread(target=self._watch, args=(process.process, ended))
+            watching.start()
+            try:
+                yield process
+            finally:
+                ended.set()
+                watching.join()
+
+    def _watch(self, launcher: int, ended: threading.Event) -> None:
+        pause = _LEAST_PAUSE_S
+        while not ended.wait(pause):
+            pause = min(1.1 * pause, _MOST_PAUSE_S)
+            for number in descendants(launcher):
+                with suppress(OSError):
+                    self._note(number, launcher)
+
+    def _note(self, number: int, launcher: int) -> None:
+        """See what a process runs; what the launcher starts is for a moment the launcher's."""
+        folder = Path(f"/proc/{number}")
+        executable = os.readlink(folder / "exe")
+        if not _PYTHON.fullmatch(Path(executable).name):
+            return
+        line = (folder / "cmdline").read_bytes()
+        environment = os.fsdecode((folder / "environ").read_bytes()).split("\0")
+        # Read no sooner: a launcher that has just been started has no line yet.
+        of_launcher = Path(f"/proc/{launcher}/cmdline").read_bytes()
+        if line in (b"", of_launcher) or os.readlink(folder / "exe") != executable:
+            return
+        variables = dict(one.split("=", 1) for one in environment if "=" in one)
+        word = os.fsdecode(line).split("\0")[0]
+        program = _program(word, executable, variables, os.readlink(folder / "cwd"))
+        known = self._pythons.get(number)
+        # A process may change its name, and then no longer says how it was called.
+        if known is None or program != executable:
+            self._pythons[number] = known = Python(program, variables)
+        known.ticks = sum(map(int, stat_of(number)[11:13]))
+
+
+def _program(word: str, executable: str, variables: dict[str, str], folder: str) -> str:
+    """The name by which a Python was called, which tells its environment; else its file."""
+    called = shutil.which(word, path=variables.get("PATH", os.defpath)) if "/" not in word else word
+    with suppress(OSError):
+        named = os.path.normpath(Path(folder, called or ""))
+        if Path(named).samefile(executable):
+            return named
+    return executable
+
+
+def software_of(watched: Watched, job: Job, own: Collection[str] = ()) -> Software:
+    """The software of a life that was watched; `job` says where it ran and with what.
 
     `own` are the variables that the subject's file sets.
     """
@@ -108,10 +202,9 @@ def software_of(
         and name not in _FOLDERS
         and not is_secret(name, value)
     }
-    if python is None:
-        return Software(None, {}, variables)
-    packages = _packages(python, job.folder, processes, folders)
-    if packages is None:
+    python = watched.python
+    packages = None if python is None else _packages(python, job.folder, watched, folders)
+    if python is None or packages is None:
         return Software(None, {}, variables)
     return Software(_named(python.program, folders), packages, variables)
 
@@ -210,16 +303,16 @@ def project_names(folder: Path) -> set[str]:
 
 
 def imported_elsewhere(
-    interpreter: str, command: str | tuple[str, ...], laid: Laid, job: Job, processes: Processes
+    interpreter: str, laid: Laid, job: Job, processes: Processes
 ) -> dict[str, str]:
     """Modules of a variant's files that its lives would import from elsewhere, and from where.
 
     A copy among an interpreter's packages counts where the files are packaged under that name.
-    `interpreter` is the Python that runs `command`; `job` says where lives run and with what.
+    `interpreter` is the Python that runs lives, as `Software` has it, and `job` the command.
     """
-    names = _modules(laid.top)
-    asked = json.dumps([sorted(names), _first_on_path(command, job)])
-    asking = Job((interpreter, "-c", _PROBE, asked), job.folder, job.variables)
+    asked = json.dumps([sorted(_modules(laid.top)), _first_on_path(job)])
+    words = (filled(interpreter, job.variables), "-c", _PROBE, asked)
+    asking = Job(words, job.folder, job.variables)
     try:
         said = processes.run(asking, _SECONDS).said
         found: dict[str, str] = json.loads(said.strip().rpartition("\n")[2])
@@ -259,8 +352,9 @@ def _modules(top: Path) -> set[str]:
     return {name for name in found if name.isidentifier()}
 
 
-def _first_on_path(command: str | tuple[str, ...], job: Job) -> str:
+def _first_on_path(job: Job) -> str:
     """Where Python looks for modules first: beside the script, or in the current folder."""
+    command = job.command
     try:
         words = shlex.split(command) if isinstance(command, str) else list(command)
     except ValueError:

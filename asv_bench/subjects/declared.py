@@ -16,7 +16,6 @@ import msgspec
 
 from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.repository import Commit, NoRepository, Repository
-from asv_bench.measure.ends import Ends
 from asv_bench.measure.life import CommandLife, Life, ServerLife, Work
 from asv_bench.measure.lives import HOST, WALL, Lives, Place
 from asv_bench.measure.places import places
@@ -285,8 +284,8 @@ class DeclaredSubject:
         `variant_of` gives names another meaning, on this machine.
         """
         if self._elsewhere is None or variant_of is not None:
-            with self._measuring(self.work, variant_of or self.variant) as source:
-                yield source
+            with self._measuring(self.work, variant_of or self.variant) as lives:
+                yield lives
             return
         source = self._elsewhere
         self.cells, self.others, self.remarks = source.cells, source.others, source.remarks
@@ -297,7 +296,7 @@ class DeclaredSubject:
             self.forget()
 
     @contextmanager
-    def _measuring(self, work: Work, variant_of: Callable[[str], Variant]) -> Iterator[RoundSource]:
+    def _measuring(self, work: Work, variant_of: Callable[[str], Variant]) -> Iterator[Lives]:
         """What measures on this machine."""
         with self._processes() as processes:
             lay_out = self._laying(variant_of, processes)
@@ -332,19 +331,20 @@ class DeclaredSubject:
         """The benchmark of `described` that a metric is of, and the place of its parameters."""
         return metric, 0
 
-    @contextmanager
-    def ends(self) -> Iterator[Ends]:
-        """Variants laid out to be looked at; what was laid out goes on leaving."""
-        with self._processes() as processes:
-            trees = self._trees(self.variant, processes)
-            table, trace, server = self._text.subject, self._text.trace, self._text.server
-            traced: Life | None = None
-            if trace is not None and server is not None:
-                client = ClientTable(trace.run, warmup=0, windows=1)
-                traced = ServerLife(server, client, {}, table.timeout_s)
-            elif trace is not None:
-                traced = CommandLife(trace.run, {}, table.timeout_s)
-            yield Ends(trees, processes, table, self._started, self._here()[0], traced)
+    def ends(self) -> AbstractContextManager[Lives]:
+        """What lays variants out to be looked at; what was laid out goes on leaving."""
+        return self._measuring(self.work, self.variant)
+
+    def traced_life(self) -> Life | None:
+        """A life that leaves a trace; None: the subject has no `[trace]`."""
+        trace, server = self._text.trace, self._text.server
+        if trace is None:
+            return None
+        timeout = self._text.subject.timeout_s
+        if server is not None:
+            return ServerLife(server, ClientTable(trace.run, warmup=0, windows=1), {}, timeout)
+        return CommandLife(trace.run, {}, timeout)
+
 
     @contextmanager
     def _processes(self) -> Iterator[Processes]:
