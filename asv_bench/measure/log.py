@@ -54,25 +54,19 @@ class KeptRound(msgspec.Struct, frozen=True, tag="round"):
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
-    """A cell can be measured, but for some metrics."""
+    """A cell can be measured, but for some metrics, or cannot be, for a reason."""
 
     cell: str
-    absences: dict[str, Absence]
-
-
-class Unusable(msgspec.Struct, frozen=True, tag="unusable"):
-    """A cell cannot be measured."""
-
-    cell: str
-    reason: str
-    is_lacking: bool
+    absences: dict[str, Absence] = {}
+    reason: str | None = None
+    is_lacking: bool = False
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The command has its answer: the next one starts over."""
 
 
-Entry = KeptRound | Prepared | Unusable | Finished
+Entry = KeptRound | Prepared | Finished
 
 
 class Log:
@@ -90,8 +84,7 @@ class Log:
         self._noun = noun
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, tuple[str, ...]], deque[KeptRound]] = defaultdict(deque)
-        self._absences: dict[str, dict[str, Absence]] = {}
-        self._unusable: dict[str, Unusable] = {}
+        self._prepared: dict[str, Prepared] = {}
         # A sentence for each line that is no entry and is left out, and one if writing failed.
         self.complaints: list[str] = []
         self._read()
@@ -112,13 +105,9 @@ class Log:
                 f"--resume was given, but there are no {noun} of the same {verb}: nothing was "
                 f"measured, or the commits, the machine, the ruler or the options were others."
             )
-        if resume is False:
+        if resume is False or (resume is None and cls(path).finished):
             path.unlink(missing_ok=True)
-        log = cls(path, noun)
-        if log.finished and resume is None:
-            path.unlink()
-            log = cls(path, noun)
-        return log
+        return cls(path, noun)
 
     def sentences(self) -> list[str]:
         """How many rounds are reused, and which lines were left out."""
@@ -139,9 +128,10 @@ class Log:
 
         Raises CommitUnusable if it could not be measured before.
         """
-        if told := self._unusable.get(cell):
-            raise CommitUnusable(cell, told.reason, is_lacking=told.is_lacking)
-        return self._absences.get(cell)
+        told = self._prepared.get(cell)
+        if told and told.reason is not None:
+            raise CommitUnusable(cell, told.reason, told.is_lacking)
+        return told and told.absences
 
     def keep(self, entry: Entry) -> None:
         """Append what was learnt."""
@@ -182,9 +172,7 @@ class Log:
                 self._waiting[entry.part, entry.cells].append(entry)
                 self.count += 1
             case Prepared():
-                self._absences[entry.cell] = entry.absences
-            case Unusable():
-                self._unusable[entry.cell] = entry
+                self._prepared[entry.cell] = entry
             case Finished():
                 self.finished = True
 
@@ -248,7 +236,7 @@ class Logged:
         return found
 
     def _give_up(self, error: CommitUnusable) -> None:
-        self._log.keep(Unusable(error.commit, error.reason, error.is_lacking))
+        self._log.keep(Prepared(error.commit, {}, error.reason, error.is_lacking))
 
     def stop(self) -> None:
         self._source.stop()

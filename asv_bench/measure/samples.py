@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Literal, Protocol
 
 from asv_bench.errors import MeasurementFailed
@@ -30,15 +29,15 @@ class CommitUnusable(MeasurementFailed):
     benchmark.
     """
 
-    def __init__(self, commit: str, reason: str, *, is_lacking: bool = False) -> None:
-        super().__init__(f"commit {short(commit)} cannot be measured: {reason}")
+    def __init__(self, commit: str, reason: str, is_lacking: bool = False) -> None:
+        # What it is made of again in another process.
+        super().__init__(commit, reason, is_lacking)
         self.commit = commit
         self.reason = reason
         self.is_lacking = is_lacking
 
-    def __reduce__(self) -> tuple[Callable[..., CommitUnusable], tuple[str, str]]:
-        """How it is made again in another process."""
-        return partial(CommitUnusable, is_lacking=self.is_lacking), (self.commit, self.reason)
+    def __str__(self) -> str:
+        return f"commit {short(self.commit)} cannot be measured: {self.reason}"
 
 
 class SampleFailed(MeasurementFailed):
@@ -48,24 +47,17 @@ class SampleFailed(MeasurementFailed):
     """
 
     def __init__(
-        self,
-        commit: str,
-        benchmarks: Collection[str],
-        reason: str,
-        round: Round | None = None,
+        self, commit: str, benchmarks: Collection[str], reason: str, round: Round | None = None
     ) -> None:
-        super().__init__(
-            f"a process of commit {short(commit)} gave no figure of {', '.join(benchmarks)}: "
-            f"{reason}"
-        )
+        super().__init__(commit, benchmarks, reason, round)
         self.commit = commit
         self.benchmarks = tuple(benchmarks)
         self.reason = reason
         self.round = round
 
-    def __reduce__(self) -> tuple[type[SampleFailed], tuple[Any, ...]]:
-        """How it is made again in another process."""
-        return SampleFailed, (self.commit, self.benchmarks, self.reason, self.round)
+    def __str__(self) -> str:
+        names = ", ".join(self.benchmarks)
+        return f"a process of commit {short(self.commit)} gave no figure of {names}: {self.reason}"
 
 
 class DeviceLost(MeasurementFailed):
@@ -120,10 +112,6 @@ class Reading:
                 f"positive figures can be compared."
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """The reading as JSON-ready values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -169,15 +157,8 @@ class Pair:
 
     def to_json(self) -> dict[str, Any]:
         """The pair as JSON-ready values."""
-        return {
-            "benchmark": self.base.benchmark,
-            "head_first": self.head_first,
-            "discarded": self.discarded,
-            "higher_is_better": self.higher_is_better,
-            "log_ratio": self.log_ratio,
-            "base": self.base.to_json(),
-            "head": self.head.to_json(),
-        }
+        told = {"benchmark": self.base.benchmark, "log_ratio": self.log_ratio}
+        return {**told, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)

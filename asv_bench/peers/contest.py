@@ -187,7 +187,7 @@ class Contest:
             "workloads": [asdict(one) for one in self.workloads],
             "rounds": [
                 {
-                    engine: {**told, "tokens": None, "reading": lived.readings[engine].to_json()}
+                    engine: {**told, "tokens": None, "reading": asdict(lived.readings[engine])}
                     for engine, told in lived.facts.items()
                 }
                 for lived in self._lived()
