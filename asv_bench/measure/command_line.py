@@ -1,4 +1,4 @@
-"""Command lines that users give: variables in them, and the Python that they start."""
+"""Lines that users give: variables in them, the Python that they start, and addresses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
 _PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)[\d.]*")
@@ -59,3 +60,19 @@ class PythonCommand:
         options = tuple(words[1 : count + is_module])
         program = shutil.which(words[0], path=variables.get("PATH", os.defpath)) or words[0]
         return cls(program, options, tuple(named), is_module, "-P" in options)
+
+
+def check_address(ready: str) -> None:
+    """Raise ValueError unless `ready` is an address that can be asked, once it has its port."""
+    address = filled(ready, {"KVTRAIL_PORT": "1"})
+    if re.search(r"\$\{?\w", address):
+        raise ValueError(f"ready is {ready!r}; nothing but $KVTRAIL_PORT is replaced in it")
+    if not re.fullmatch(r"(?i:https?)://[!-~]+", address):
+        raise ValueError(f"ready is {ready!r}; give http:// or https://, and no blanks behind")
+    try:
+        parts = urlsplit(address)
+        is_address = parts.hostname and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ValueError(f"ready is {ready!r}; it needs a host, and a port from 1 to 65535")

@@ -51,14 +51,6 @@ class Figures:
         return joined
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """How many requests of a client were completed, and how many failed; None: it does not say."""
-
-    completed: int | None = None
-    failed: int | None = None
-
-
 class _Nothing(NoFigure):
     """The life left nothing at all."""
 
@@ -88,22 +80,22 @@ class Left:
                 figures.absences[name] = Absence(str(error), has_failed)
         return figures
 
-    def served(self, requests: Requests) -> Served:
-        """The requests of a client, as far as it says what became of them.
+    def served(self, requests: Requests) -> tuple[int | None, int | None]:
+        """How many requests of a client were completed, and how many failed; None: it says not.
 
         Raises NoFigure where it gives a count that is none.
         """
         try:
             errors = self._at(requests.errors)
         except NoFigure:  # which the metrics tell
-            return Served()
+            return None, None
         completed, failed = self._count(requests.completed), self._count(requests.failed)
         printed = re.findall(requests.printed, self.said)[-1:] if requests.printed else []
         asked = max(self._count(requests.asked) or 0, len(errors), *map(int, printed))
         if failed is None and completed is not None and asked:
             failed = max(0, asked - completed)
         told = sum(map(bool, errors))
-        return Served(completed, max(failed or 0, told) if told else failed)
+        return completed, max(failed or 0, told) if told else failed
 
     def _count(self, paths: tuple[str, ...]) -> int | None:
         """What stands at the first of some paths that there is."""

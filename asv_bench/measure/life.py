@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import http.client
+import os
 import re
 import socket
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from asv_bench.measure.command_line import filled
 from asv_bench.measure.figures import Figures, Left, NoFigure
-from asv_bench.measure.launcher import descendants
+from asv_bench.measure.launcher import descendants, stat_of
 from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
-from asv_bench.measure.readiness import address_at, code_of, listens, stranger
 from asv_bench.measure.samples import Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.process.run_apart import last_words
@@ -32,6 +37,11 @@ _POLL_SECONDS = 0.02
 _DYING_SECONDS = 2.0
 """From a client's failure to the end of the server that it asked, if that is why it failed."""
 _WHOSE = "whoever listens there, or let the server listen at $KVTRAIL_PORT."
+_ANSWER_SECONDS = 5.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LISTENS = "0A"
+# No proxy: it would answer in the place of a server of this machine.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _FIXED_PORT = re.compile(r"--port[ =]([1-9][0-9]{0,4})(?![0-9])")
 
 
@@ -126,17 +136,15 @@ class ServerLife(Life):
         job = Job(self.server.start, laid.tree, told, setting.cores)
         address = self._address(port)
         # Such as a tunnel, at whose end nobody may listen yet.
-        is_open = listens(address.host, address.port)
-        if is_open and (address.url is None or code_of(address.url) is not None):
+        is_open = address.is_open()
+        if is_open and (address.url is None or address.code() is not None):
             raise LifeFailed(
                 f"{address} answers already, and no server was started yet; end {_WHOSE}"
             )
         windows = []
         with processes.started(job) as server:
             ready_s = self._until_ready(server, address)
-            own = {server.process, *descendants(server.process)}
-            other = not is_open and stranger(address.host, address.port, server.process, own)
-            if other:
+            if other := None if is_open else address.stranger(server.process):
                 raise LifeFailed(f"{address} is process {other}'s, not the server's; end {_WHOSE}")
             for number in range(-self.client.warmup, self.client.windows):
                 asking = Job(laid.follow(self.client.run), laid.tree, told)
@@ -180,10 +188,10 @@ class ServerLife(Life):
         if requests is None:
             return
         try:
-            served = left.served(requests)
+            completed, failed = left.served(requests)
         except NoFigure as error:
             raise LifeFailed(f"the client in {what}: {error}") from None
-        completed, failed, words = served.completed, served.failed, last_words(left.said)
+        words = last_words(left.said)
         if failed:
             total = "" if completed is None else f" of {failed + completed}"
             raise LifeFailed(f"{failed}{total} requests failed in {what}: {words}")
@@ -217,14 +225,14 @@ class ServerLife(Life):
     def _is_ready(self, server: Started, address: _Address) -> bool:
         if isinstance(self.server.ready, ReadyTable):
             return re.search(self.server.ready.regex, server.text(), re.MULTILINE) is not None
-        code = code_of(str(address))
+        code = address.code()
         return code is not None and code < 400
 
     def _address(self, port: int) -> _Address:
         if isinstance(self.server.ready, ReadyTable):
             fixed = _FIXED_PORT.search(self.server.start)
             return _Address("127.0.0.1", int(fixed[1]) if fixed else port)
-        url = address_at(self.server.ready, port)
+        url = filled(self.server.ready, {"KVTRAIL_PORT": str(port)})
         parts = urlsplit(url)
         default = 443 if parts.scheme == "https" else 80
         return _Address(parts.hostname or "", parts.port or default, url)
@@ -241,6 +249,38 @@ class _Address:
     def __str__(self) -> str:
         return self.url or f"{self.host}:{self.port}"
 
+    def code(self) -> int | None:
+        """The code that it answers with; None where there is no answer, or no HTTP."""
+        try:
+            with _OPENER.open(str(self), timeout=_ANSWER_SECONDS) as answer:
+                code: int = answer.status
+                return code
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except (OSError, ValueError, http.client.HTTPException):
+            return None
+
+    def is_open(self) -> bool:
+        """Whether anybody takes connections there."""
+        try:
+            with socket.create_connection((self.host, self.port), timeout=_ANSWER_SECONDS):
+                return True
+        except (OSError, ValueError):
+            return False
+
+    def stranger(self, server: int) -> int | None:
+        """The process that listens there in the place of a server, if one does.
+
+        Nobody listened there when the server was started. Only a process that is older than the
+        server counts: a younger one may be of another's making on behalf of the server, as a
+        container's is. None where there is none, or it cannot be told.
+        """
+        holders = list(_listening(self.port)) if self.host in _LOOPBACK else []
+        if not {server, *descendants(server)}.isdisjoint(holders):
+            return None
+        return next((one for one in holders if _begun(one) < _begun(server)), None)
+
 
 def _free_port() -> int:
     """A port that nobody listens at; the server takes it a moment later."""
@@ -248,3 +288,27 @@ def _free_port() -> int:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
         return port
+
+
+def _listening(port: int) -> Iterator[int]:
+    """The processes that listen at a port, but for those of other users."""
+    links = set()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path("/proc/net", table).read_text().split("\n")[1:]:
+                fields = line.split()
+                if fields and fields[3] == _LISTENS and int(fields[1][-4:], 16) == port:
+                    links.add(f"socket:[{fields[9]}]")
+    for name in filter(str.isdigit, os.listdir("/proc") if links else ()):
+        folder = f"/proc/{name}/fd"
+        with suppress(OSError):
+            # A descriptor that was closed meanwhile ends the look at its process.
+            if any(os.readlink(f"{folder}/{one}") in links for one in os.listdir(folder)):
+                yield int(name)
+
+
+def _begun(process: int) -> int:
+    """When a process began, in ticks of the kernel."""
+    with suppress(OSError):
+        return int(stat_of(process)[19])
+    return 0

@@ -131,7 +131,7 @@ class Log:
         told = self._prepared.get(cell)
         if told and told.reason is not None:
             raise CommitUnusable(cell, told.reason, told.is_lacking)
-        return told and told.absences
+        return None if told is None else told.absences
 
     def keep(self, entry: Entry) -> None:
         """Append what was learnt."""

@@ -13,8 +13,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from asv_bench.errors import Refused
-from asv_bench.measure.command_line import PythonCommand
-from asv_bench.measure.readiness import check_address
+from asv_bench.measure.command_line import PythonCommand, check_address
 from asv_bench.measure.samples import Metric
 
 FILE_NAME = "kvtrail.toml"
