@@ -83,8 +83,6 @@ class Work:
     """What is measured, apart from the variants."""
 
     life: Life
-    command: str | tuple[str, ...]
-    """Whose interpreter runs, for the record of what variants ran with."""
     table: SubjectTable
     metrics: tuple[Metric, ...]  # those to be compared
     folder: str = ""  # where in a variant's files its commands run; "": at their top

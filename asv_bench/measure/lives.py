@@ -15,7 +15,7 @@ from pathlib import Path
 from asv_bench.git.repository import short
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting, Work
-from asv_bench.measure.processes import Job, LifeFailed, Processes
+from asv_bench.measure.processes import LifeFailed, Processes
 from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
@@ -24,7 +24,7 @@ from asv_bench.measure.samples import (
     Round,
     SampleFailed,
 )
-from asv_bench.measure.software import Software, Watched, imported_elsewhere, software_of
+from asv_bench.measure.software import Python, Software, Watched, software_of
 from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import in_turns
 from asv_bench.output.progress import doing
@@ -110,6 +110,7 @@ class Lives:
         self._trying: dict[str, threading.Lock] = {}  # by commit
         self._repeats: int | None = None
         self._lock = threading.Lock()
+        self._pythons: dict[str, Python | None] = {}
         self._known: dict[str, Software] = {}
         self._looked: dict[str, int] = {}
         self.cells: dict[str, Software] = {}
@@ -212,11 +213,11 @@ class Lives:
         variables: Mapping[str, str] | None = None,
     ) -> dict[str, Reading]:
         """What a life gives of a group of metrics, told by some variables more."""
-        self._look_at_imports(commit, place)
+        laid = self._laid(commit)
+        self._look(commit, laid, place)
         started = time.time()
         is_wall_alone = set(self._metrics) == {WALL}
         try:
-            laid = self._laid(commit)
             lived = [
                 self._live(laid, place, names, variables or {})
                 for _ in range(self._repeats or 1 if is_wall_alone else 1)
@@ -285,8 +286,8 @@ class Lives:
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None
         finally:
             if watched is not None:
-                software = software_of(watched, self._job(laid, place), self._work.table.env)
-                self.cells[commit] = self._known[commit] = software
+                self._pythons[commit] = watched.python
+                self._look(commit, laid, place)
         with self._lock:
             if self._repeats is None and WALL in figures.values:
                 # Settled by the first commit and kept: both halves of a pair are measured alike.
@@ -301,18 +302,17 @@ class Lives:
             raise CommitUnusable(commit, absences[names[0]].reason, is_lacking=is_lacking)
         return laid, absences
 
-    def _look_at_imports(self, commit: str, place: Place) -> None:
-        """Note what a variant imports from elsewhere; any setup since may have changed that."""
-        setups = len(self._tried) if self._work.table.setup else 1
-        software = self._known.get(commit)
-        if software is None or software.interpreter is None or self._looked.get(commit) == setups:
+    def _look(self, commit: str, laid: Laid, place: Place) -> None:
+        """Note what a variant runs with; any setup since may have changed what it imports."""
+        setups = len(self._tried) if self._work.table.setup else 0
+        if commit not in self._pythons or self._looked.get(commit) == setups:
             return
         self._looked[commit] = setups
-        laid = self._laid(commit)
-        job = self._job(laid, place)
-        if found := imported_elsewhere(software.interpreter, laid, job, self._processes):
-            software = replace(software, elsewhere={**software.elsewhere, **found})
-            self.cells[commit] = self._known[commit] = software
+        told, own = self._setting(laid, place, {}).variables, self._work.table.env
+        found = software_of(self._pythons[commit], laid, told, self._processes, own)
+        if known := self._known.get(commit):
+            found = replace(known, elsewhere={**known.elsewhere, **found.elsewhere})
+        self.cells[commit] = self._known[commit] = found
 
     def _live(
         self,
@@ -344,10 +344,6 @@ class Lives:
     ) -> Setting:
         variables = laid.environment(self._work.table, **place.variables(), **told)
         return Setting(laid, variables, place.cores, processes or self._processes)
-
-    def _job(self, laid: Laid, place: Place) -> Job:
-        """A life's command, whose Python is asked."""
-        return Job(self._work.command, laid.tree, self._setting(laid, place, {}).variables)
 
     def _laid(self, commit: str) -> Laid:
         tried = self._tried[commit]

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import tempfile
 import threading
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,39 +24,26 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from asv_bench.git.repository import short
-from asv_bench.measure.command_line import filled
 from asv_bench.measure.launcher import descendants, stat_of
 from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
 from asv_bench.measure.trees import Laid
 from asv_bench.output.redaction import is_secret
 from asv_bench.words import first_of
 
-_LISTING = """
+_QUESTION = """
 import sys
 sys.path = [folder for folder in sys.path if folder]
-import json, importlib.metadata
-found = []
+import importlib.metadata, importlib.util, json, os
+answer, first, *names = sys.argv[1:]
+packages, modules = [], {}
 for one in importlib.metadata.distributions():
     try:
         origin = one.read_text("direct_url.json")
-        found.append([one.metadata["Name"], one.version, origin, str(one.locate_file(""))])
+        packages.append([one.metadata["Name"], one.version, origin, str(one.locate_file(""))])
     except Exception:
         continue
-with open(sys.argv[1], "w") as file:
-    json.dump(found, file)
-"""
-"""What a Python is asked; not for what lies in the current folder, which no script imports."""
-_PREFIXES = (
-    *("CUDA_", "HF_HUB_", "HIP_", "LD_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_"),
-    *("PYTHON", "PYTORCH_", "SGLANG_", "TOKENIZERS_", "TORCH", "TRITON_", "VLLM_"),
-)
-_NAMED = re.compile(r"\bname\s*=\s*['\"]?([\w.-]+)")
-_FOLDERS = ("KVTRAIL_TREE", "KVTRAIL_OUT", "KVTRAIL_SUBJECT")
-_PROBE = """
-import importlib.util, json, os, sys
-names, first = json.loads(sys.argv[1])
-sys.path = [first] * bool(first) + [one for one in sys.path if one]
-found, library = {}, os.path.dirname(os.path.realpath(os.__file__))
+sys.path[:0] = [first] * bool(first)
+library = os.path.dirname(os.path.realpath(os.__file__))
 for name in names:
     try:
         spec = importlib.util.find_spec(name)
@@ -64,9 +51,17 @@ for name in names:
     except Exception:
         continue
     if place and ("-packages" in place or not place.startswith(library + os.sep)):
-        found[name] = place
-print(json.dumps(found))
+        modules[name] = place
+with open(answer, "w") as file:
+    json.dump([packages, modules], file)
 """
+"""What a Python is asked: its distributions, and from where it would import some modules."""
+_PREFIXES = (
+    *("CUDA_", "HF_HUB_", "HIP_", "LD_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_"),
+    *("PYTHON", "PYTORCH_", "SGLANG_", "TOKENIZERS_", "TORCH", "TRITON_", "VLLM_"),
+)
+_NAMED = re.compile(r"\bname\s*=\s*['\"]?([\w.-]+)")
+_FOLDERS = ("KVTRAIL_TREE", "KVTRAIL_OUT", "KVTRAIL_SUBJECT")
 _PACKAGES = ("*", "*/*", "*/*/*")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\b")
 _SECONDS = 60.0
@@ -100,11 +95,25 @@ class Software:
 
 @dataclass(slots=True)
 class Python:
-    """A Python that was seen: its program, its variables, and clock ticks that it worked."""
+    """A Python that was seen: its program, how it was called, and clock ticks that it worked."""
 
     program: str
-    variables: dict[str, str]
+    words: Sequence[str]  # what follows its name
+    folder: str
+    variables: Mapping[str, str]
     ticks: int = 0
+
+    @property
+    def first_on_path(self) -> str:
+        """Where it looks for modules first: beside its script, or in its folder; "": neither."""
+        for word in self.words:
+            if word in ("-P", "-I"):
+                return ""
+            if word in ("-m", "-c"):
+                return self.folder
+            if (script := Path(self.folder, word)).is_file():
+                return str(script.resolve().parent)
+        return ""
 
 
 class Watched(Processes):
@@ -123,11 +132,10 @@ class Watched(Processes):
     @property
     def python(self) -> Python | None:
         """See the class."""
-        programs: dict[str, Python] = {}
-        for one in list(self._pythons.values()):
-            known = programs.setdefault(one.program, Python(one.program, one.variables))
-            known.ticks += one.ticks
-        return max(programs.values(), key=lambda one: one.ticks, default=None)
+        worked, pythons = Counter[str](), list(self._pythons.values())
+        for one in pythons:
+            worked[one.program] += one.ticks
+        return max(pythons, key=lambda one: worked[one.program], default=None)
 
     @contextmanager
     def started(self, job: Job) -> Iterator[Started]:
@@ -138,7 +146,9 @@ class Watched(Processes):
                 return
             self._has_begun = True
             if job.preload and (fork := process.command) is not None:
-                self._pythons[process.process] = Python(fork.program, dict(job.variables))
+                words = (*fork.options, *fork.words)
+                forked = Python(fork.program, words, str(job.folder), job.variables)
+                self._pythons[process.process] = forked
             ended = threading.Event()
             watching = threading.Thread(target=self._watch, args=(process.process, ended))
             watching.start()
@@ -169,12 +179,12 @@ class Watched(Processes):
         if line in (b"", of_launcher) or os.readlink(folder / "exe") != executable:
             return
         variables = dict(one.split("=", 1) for one in environment if "=" in one)
-        word = os.fsdecode(line).split("\0")[0]
-        program = _program(word, executable, variables, os.readlink(folder / "cwd"))
+        word, *words = os.fsdecode(line).split("\0")[:-1]
+        program = _program(word, executable, variables, where := os.readlink(folder / "cwd"))
         known = self._pythons.get(number)
         # A process may change its name, and then no longer says how it was called.
         if known is None or program != executable:
-            self._pythons[number] = known = Python(program, variables)
+            self._pythons[number] = known = Python(program, words, where, variables)
         known.ticks = sum(map(int, stat_of(number)[11:13]))
 
 
@@ -188,25 +198,36 @@ def _program(word: str, executable: str, variables: dict[str, str], folder: str)
     return executable
 
 
-def software_of(watched: Watched, job: Job, own: Collection[str] = ()) -> Software:
-    """The software of a life that was watched; `job` says where it ran and with what.
+def software_of(
+    python: Python | None,
+    laid: Laid,
+    told: Mapping[str, str],
+    processes: Processes,
+    own: Collection[str] = (),
+) -> Software:
+    """The software of a life that ran this Python, and that was told these variables.
 
     `own` are the variables that the subject's file sets.
     """
     # Folders are this machine's, and of no meaning on another.
-    folders = {name: job.variables.get(name, "") for name in _FOLDERS}
+    folders = {name: told.get(name, "") for name in _FOLDERS}
     variables = {
         name: _named(value, folders)
-        for name, value in sorted(job.variables.items())
+        for name, value in sorted(told.items())
         if (name.startswith(_PREFIXES) or name in own)
         and name not in _FOLDERS
         and not is_secret(name, value)
     }
-    python = watched.python
-    packages = None if python is None else _packages(python, job.folder, watched, folders)
-    if python is None or packages is None:
+    answer = None if python is None else _answer(python, laid, processes)
+    if python is None or answer is None:
         return Software(None, {}, variables)
-    return Software(_named(python.program, folders), packages, variables)
+    packages, modules = answer
+    return Software(
+        _named(python.program, folders),
+        _not_of(laid, packages),
+        variables,
+        _not_from(laid, modules),
+    )
 
 
 def other_packages(base: Software, head: Software) -> Iterator[tuple[str, str | None, str | None]]:
@@ -240,33 +261,49 @@ def _named(value: str, folders: Mapping[str, str]) -> str:
     return value
 
 
-def _packages(
-    python: Python, folder: Path, processes: Processes, folders: Mapping[str, str]
-) -> dict[str, str] | None:
-    """The distributions that a Python finds, but for those that the commit's files made.
-
-    None where it does not answer.
-    """
+def _answer(
+    python: Python, laid: Laid, processes: Processes
+) -> tuple[list[list[str | None]], dict[str, str]] | None:
+    """What a Python says to the question; None where it does not answer."""
     with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
         # A file of its own: what else a Python says at its start is no part of the answer.
-        answer = Path(scratch) / "packages.json"
-        words = (python.program, "-W", "ignore", "-c", _LISTING, str(answer))
+        file = Path(scratch) / "answer.json"
+        asked = (_QUESTION, str(file), python.first_on_path, *sorted(_modules(laid.top)))
+        words = (python.program, "-W", "ignore", "-c", *asked)
         with suppress(LifeFailed):
-            processes.run(Job(words, folder, python.variables), 60.0)
+            processes.run(Job(words, laid.tree, python.variables), _SECONDS)
         try:
-            found: list[list[str | None]] = json.loads(answer.read_bytes())
+            packages, modules = json.loads(file.read_bytes())
         except (OSError, ValueError):
             return None
-    tree = Path(folders["KVTRAIL_TREE"])
-    seen = project_names(tree) | project_names(folder)
+        return packages, modules
+
+
+def _not_of(laid: Laid, found: Sequence[Sequence[str | None]]) -> dict[str, str]:
+    """The versions of distributions, but for those that the commit's files made."""
+    seen = project_names(laid.top) | project_names(laid.tree)
     packages: dict[str, str] = {}
     for name, version, origin, place in found:
         # Of two with one name, the first is imported.
         if name and version and _canonical(name) not in seen:
             seen.add(_canonical(name))
-            if not any(_lies_in(one, tree) for one in (place, _built_from(origin))):
+            if not any(_lies_in(one, laid.top) for one in (place, _built_from(origin))):
                 packages[name] = version
     return packages
+
+
+def _not_from(laid: Laid, modules: Mapping[str, str]) -> dict[str, str]:
+    """Modules that come from elsewhere than a variant's own files.
+
+    A copy among an interpreter's packages counts where the files are packaged under that name.
+    """
+    packaged = project_names(laid.top)
+    return {
+        name: place
+        for name, place in modules.items()
+        if not (_lies_in(place, laid.top) or _lies_in(place, laid.out))
+        and ("-packages" not in place or name.lower() in packaged)
+    }
 
 
 def _canonical(name: str) -> str:
@@ -302,32 +339,6 @@ def project_names(folder: Path) -> set[str]:
     return set(map(_canonical, names))
 
 
-def imported_elsewhere(
-    interpreter: str, laid: Laid, job: Job, processes: Processes
-) -> dict[str, str]:
-    """Modules of a variant's files that its lives would import from elsewhere, and from where.
-
-    A copy among an interpreter's packages counts where the files are packaged under that name.
-    `interpreter` is the Python that runs lives, as `Software` has it, and `job` the command.
-    """
-    asked = json.dumps([sorted(_modules(laid.top)), _first_on_path(job)])
-    words = (filled(interpreter, job.variables), "-c", _PROBE, asked)
-    asking = Job(words, job.folder, job.variables)
-    try:
-        said = processes.run(asking, _SECONDS).said
-        found: dict[str, str] = json.loads(said.strip().rpartition("\n")[2])
-    except (LifeFailed, ValueError):
-        return {}
-    own = [folder.resolve() for folder in (laid.top, laid.out)]
-    packaged = project_names(laid.top)
-    return {
-        name: place
-        for name, place in found.items()
-        if not any(Path(place).is_relative_to(folder) for folder in own)
-        and ("-packages" not in place or name.lower() in packaged)
-    }
-
-
 def same_code(cells: Mapping[str, Software]) -> list[str]:
     """A sentence for each place outside their own files from which commits import a module."""
     users: dict[str, dict[str, None]] = {}
@@ -350,19 +361,3 @@ def _modules(top: Path) -> set[str]:
     alone = [path.stem for folder in (top, top / "src") for path in folder.glob("*.py")]
     found = {one.name for one in packages if one.parent not in packages} | {*alone}
     return {name for name in found if name.isidentifier()}
-
-
-def _first_on_path(job: Job) -> str:
-    """Where Python looks for modules first: beside the script, or in the current folder."""
-    command = job.command
-    try:
-        words = shlex.split(command) if isinstance(command, str) else list(command)
-    except ValueError:
-        return ""
-    if {"-P", "-I"}.intersection(words):
-        return ""
-    if {"-m", "-c"}.intersection(words):
-        return str(job.folder)
-    named = (filled(word, job.variables) for word in words if word.endswith(".py"))
-    scripts = (job.folder / word for word in named)
-    return next((str(script.resolve().parent) for script in scripts if script.is_file()), "")

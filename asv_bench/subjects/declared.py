@@ -213,7 +213,7 @@ class DeclaredSubject:
     def work(self) -> Work:
         """What lives are, for whoever runs them."""
         table, metrics = self._text.subject, tuple(self.metrics)
-        return Work(self._life(), self._started, table, metrics, self._where, self.lists_packages)
+        return Work(self._life(), table, metrics, self._where, self.lists_packages)
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
         """Compare other metrics than the declared ones, on this machine or on other GPUs of it.

@@ -79,7 +79,7 @@ def kvtrail(
 ) -> Command:
     """Run a command in a repository; a refusal is raised, and nothing of the repository moves."""
     if "asks_for_packages" not in request.fixturenames:
-        monkeypatch.setattr(software, "_packages", lambda *_: {})
+        monkeypatch.setattr(software, "_answer", lambda *_: ([], {}))
     work, scratch = tmp_path / "work", tmp_path / "scratch"
     for place in ("session.session", "cli.history", "history.histories"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)

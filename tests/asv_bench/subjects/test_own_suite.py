@@ -212,7 +212,7 @@ def lives_of(
 
     metrics = tuple(Metric(name, "seconds") for name in BENCHMARKS)
     table = SubjectTable(name="toy", measure="true")
-    work = Work(life, "", table, metrics, lists_packages=False)
+    work = Work(life, table, metrics, lists_packages=False)
     return Lives(work, shared_out(devices or ["cpu"]), lay_out, processes)
 
 

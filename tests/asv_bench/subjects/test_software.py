@@ -158,6 +158,7 @@ json.dump({{"step": toylib.STEP}}, open(os.environ["KVTRAIL_RESULT"], "w"))
 """
 
 
+@pytest.mark.usefixtures("asks_for_packages")
 @pytest.mark.parametrize(
     ("setup", "paths", "place"),
     [
