@@ -182,14 +182,14 @@ class Repository:
     def write_files(self, commit: str, folder: Path) -> list[str]:
         """Write all files of a commit to an empty folder as a checkout does, filters included.
 
-        Returns a sentence for each submodule, whose files are not written.
+        Returns a clause for each submodule, whose files are not written.
         """
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             places = {"GIT_INDEX_FILE": f"{scratch}/index", "GIT_WORK_TREE": str(folder.resolve())}
             self.ask("read-tree", commit, variables=places)
             self.ask("checkout-index", "--all", variables=places)
             staged = self.names("ls-files", "--stage", "-z", variables=places)
-        start = f"commit {commit[:8]}: the files of the submodule"
+        start = "the files of the submodule"
         paths = [line.partition("\t")[2] for line in staged if line.startswith("160000")]
         return [f"{start} {path} are missing" for path in paths]
 

@@ -101,45 +101,41 @@ class Trees:
         if not self._table.setup:
             key = f"{variant.commit} {variant.label}"
             folder = self._scratch / hashlib.sha256(key.encode()).hexdigest()[:16]
-            if not folder.exists():
-                self._write(name, variant, folder)
-            return self._laid(folder, variant)
-        folder = CACHE / self._key(variant)
-        laid = self._laid(folder, variant)
-        with _alone(folder):
-            done = folder / _DONE
-            if done.is_file():
-                said = filter(None, os.fsdecode(done.read_bytes()).split("\0"))
-                self.remarks += [f"{kind_of(name)} {short(name)}: {one}" for one in said]
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-                known = len(self.remarks)
-                self._write(name, variant, folder)
-                self._set_up(name, laid)
-                own = [remark.partition(": ")[2] for remark in self.remarks[known:]]
-                done.write_bytes(os.fsencode("\0".join(own)))
-                self._forget_old()
-            os.utime(folder)
+            said = [] if folder.exists() else self._write(name, variant, folder)
+        else:
+            folder = CACHE / self._key(variant)
+        top = folder / "tree"
+        laid = Laid(top, top / self._folder, folder / "out", variant.label, variant.delay)
+        if self._table.setup:
+            with _alone(folder):
+                done = folder / _DONE
+                if done.is_file():
+                    said = os.fsdecode(done.read_bytes()).split("\0")
+                else:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    said = self._write(name, variant, folder)
+                    self._set_up(name, laid)
+                    done.write_bytes(os.fsencode("\0".join(said)))
+                    self._forget_old()
+                os.utime(folder)
+        self.remarks += [f"{kind_of(name)} {short(name)}: {one}" for one in said if one]
         return laid
 
-    def _laid(self, folder: Path, variant: Variant) -> Laid:
-        top = folder / "tree"
-        return Laid(top, top / self._folder, folder / "out", variant.label, variant.delay)
-
-    def _write(self, name: str, variant: Variant, folder: Path) -> None:
+    def _write(self, name: str, variant: Variant, folder: Path) -> list[str]:
+        """Write a variant's files; return clauses that say what became of some of them."""
         for part in ("tree", "out"):
             (folder / part).mkdir(parents=True)
         try:
-            self.remarks += variant.repository.write_files(variant.commit, folder / "tree")
+            said = variant.repository.write_files(variant.commit, folder / "tree")
         except GitError as error:
             raise CommitUnusable(name, f"git could not unpack it: {error}") from None
-        gave_way = self._pinned.write(folder / "tree")
-        self.remarks += [f"{kind_of(name)} {short(name)}: {said}" for said in gave_way]
+        said += self._pinned.write(folder / "tree")
         top = (folder / "tree").resolve()
         place = (top / self._folder).resolve()
         if not (place.is_dir() and place.is_relative_to(top)):
             lacking = f"it has no folder {self._folder}, where the subject lies."
             raise CommitUnusable(name, lacking, is_lacking=True)
+        return said
 
     def _set_up(self, name: str, laid: Laid) -> None:
         job = Job(self._table.setup, laid.tree, laid.environment(self._table))
