@@ -69,7 +69,11 @@ class Left:
         figures = Figures()
         for name, metric in metrics.items():
             try:
-                found = self._at(metric.path) if metric.path else self._printed(metric.regex)
+                found = (
+                    self._at(metric.path)
+                    if metric.path
+                    else re.findall(metric.regex, self.said, re.MULTILINE)
+                )
                 if not found and metric.path:
                     raise _Nothing(f"its JSON has no {metric.path}.")
                 if not found:
@@ -110,9 +114,6 @@ class Left:
         content = self._content
         found = _found(content, path) if path else _MISSING
         return [] if found is _MISSING else found if isinstance(found, list) else [found]
-
-    def _printed(self, regex: str) -> list[str]:
-        return re.findall(regex, self.said, re.MULTILINE)
 
     @cached_property
     def _content(self) -> Any:

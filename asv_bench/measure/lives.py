@@ -121,11 +121,6 @@ class Lives:
         """See `RoundSource`."""
         return tuple(self._places)
 
-    @property
-    def prepares_together(self) -> bool:
-        """See `RoundSource`."""
-        return self._life.can_begin_together
-
     def stop(self) -> None:
         """See `RoundSource`; nothing is measured from then on."""
         self._processes.stop()
@@ -218,10 +213,9 @@ class Lives:
         started = time.time()
         is_wall_alone = set(self._metrics) == {WALL}
         try:
-            lived = [
-                self._live(laid, place, names, variables or {})
-                for _ in range(self._repeats or 1 if is_wall_alone else 1)
-            ]
+            setting = self._setting(laid, place, variables or {})
+            repeats = self._repeats or 1 if is_wall_alone else 1
+            lived = [self._live(setting, place, names) for _ in range(repeats)]
         except LifeFailed as failure:
             raise SampleFailed(commit, names, str(failure)) from None
         figures, gpu = Figures.of_windows([one for one, _ in lived]), lived[-1][1]
@@ -277,10 +271,11 @@ class Lives:
     def _try(self, commit: str, place: Place) -> tuple[Laid, dict[str, Absence]]:
         laid = self._lay_out(commit)
         watched = Watched(self._processes) if self._work.lists_packages else None
-        names, told = tuple(self._metrics), {TRIAL_VARIABLE: "1"}
+        names = tuple(self._metrics)
         try:
             with doing(f"warming up {short(commit)}"):
-                figures, _ = self._live(laid, place, names, told, watched)
+                setting = self._setting(laid, place, {TRIAL_VARIABLE: "1"}, watched)
+                figures, _ = self._live(setting, place, names)
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None
@@ -315,17 +310,11 @@ class Lives:
         self.cells[commit] = self._known[commit] = found
 
     def _live(
-        self,
-        laid: Laid,
-        place: Place,
-        names: Sequence[str],
-        told: Mapping[str, str],
-        processes: Processes | None = None,
+        self, setting: Setting, place: Place, names: Sequence[str]
     ) -> tuple[Figures, GpuConditions | None]:
         watch = GpuWatch(place.gpus[0]) if place.gpus else None
         begun = time.monotonic()
         with watch or nullcontext():
-            setting = self._setting(laid, place, told, processes)
             figures = self._life.live(setting, names)
         if watch is None:
             return figures, None

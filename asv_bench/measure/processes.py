@@ -61,13 +61,6 @@ class Job:
     preload: tuple[str, ...] = ()
     inherited: tuple[int, ...] = ()
 
-    @property
-    def arguments(self) -> list[str]:
-        """What is started."""
-        if isinstance(self.command, str):
-            return ["/bin/sh", "-c", self.command]
-        return list(self.command)
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -129,9 +122,10 @@ class Started:
         self.process, self.begun = int(said), time.perf_counter()
 
     def _launched(self, job: Job, pipes: tuple[int, int]) -> subprocess.Popen[bytes]:
-        cores = ",".join(map(str, job.cores))
+        cores, command = ",".join(map(str, job.cores)), job.command
+        words = ("/bin/sh", "-c", command) if isinstance(command, str) else command
         return subprocess.Popen(
-            [*_LAUNCHER, *map(str, pipes), cores, *job.arguments],
+            [*_LAUNCHER, *map(str, pipes), cores, *words],
             cwd=job.folder,
             env=job.variables,
             stdin=subprocess.DEVNULL,
