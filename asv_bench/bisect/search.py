@@ -28,9 +28,8 @@ from asv_bench.bisect.finding import (
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
-from asv_bench.measure.rounds import two_cells
+from asv_bench.measure.rounds import RoundRequest, Schedule, two_cells
 from asv_bench.measure.samples import CommitUnusable, Metric, Pair, Round, RoundSource, SampleFailed
-from asv_bench.measure.schedule import RoundRequest, Schedule
 from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
 
 SourceOf = Callable[[str], RoundSource]

@@ -11,7 +11,7 @@ from asv_bench.compare.judging import Evidence, judge, weigh, why_open
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import short
-from asv_bench.measure.rounds import Design
+from asv_bench.measure.rounds import Design, RoundRequest, Schedule
 from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
@@ -21,7 +21,6 @@ from asv_bench.measure.samples import (
     RoundSource,
     SampleFailed,
 )
-from asv_bench.measure.schedule import RoundRequest, Schedule
 
 MOST_FAILURES = 3
 """Failed processes of a commit that can be measured, after which its benchmarks are given up."""

@@ -93,8 +93,6 @@ class Fleet:
     used with a warning though it is disturbed.
     """
 
-    prepares_together = False
-
     def __init__(
         self, hosts: Sequence[FleetHost], tell: Callable[[str], None], *, spares_last: bool = True
     ) -> None:

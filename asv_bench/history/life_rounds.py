@@ -13,8 +13,8 @@ from typing import Any
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import short
 from asv_bench.measure.log import KeptRound, Log
+from asv_bench.measure.rounds import hand_out
 from asv_bench.measure.samples import CommitUnusable, Reading, Round, RoundSource, SampleFailed
-from asv_bench.measure.schedule import DevicePool
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ class LifeRounds:
                 seconds = sum(map(len, self._left.values())) * max(self._seconds)
                 agree(seconds / max(1, len(self.source.devices)))
 
-        pool = DevicePool(self.source, self.live or self._live)
-        pool.run(next_due, take, lambda due: self._left[due.kind].appendleft(due))
+        work, left = self.live or self._live, self._left
+        hand_out(self.source, work, next_due, take, lambda due: left[due.kind].appendleft(due))
         for kind, dues in self._left.items():
             if dues:
                 raise MeasurementFailed(

@@ -58,10 +58,6 @@ class Setting:
 class Life(ABC):
     """What a subject does for one sample."""
 
-    can_begin_together = False
-    """Whether first lives of two variants can run on a device at the same time: two might not fit
-    it, or want one port."""
-
     @abstractmethod
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
         """Run it once, for these metrics at least.

@@ -190,10 +190,6 @@ class Logged:
     def devices(self) -> Sequence[str]:
         return self._source.devices
 
-    @property
-    def prepares_together(self) -> bool:
-        return self._source.prepares_together
-
     def prepare(self, cell: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `RoundSource`; a cell that was prepared before is when it is measured."""
         absences = self._log.absences(cell)

@@ -191,11 +191,6 @@ class RoundSource(Protocol):
         """Where it measures; a round at a time on each, and those of different ones together."""
         ...
 
-    @property
-    def prepares_together(self) -> bool:
-        """Whether a device can make several cells ready at the same time."""
-        ...
-
     def prepare(self, cell: str, device: str | None = None) -> Mapping[str, Absence]:
         """Make a cell ready to be measured; return the metrics that it has no figure of.
 

@@ -225,10 +225,6 @@ class BenchmarkLife(Life):
     _repeats: dict[str, int] = field(default_factory=dict)
     _in_turns: set[str] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        # Not on a CPU, where a first life says how often to repeat a run.
-        self.can_begin_together = self.is_on_gpu
-
     def groups(self, metrics: Collection[str]) -> list[tuple[str, ...]]:
         """The figures by the run that they share."""
         groups: dict[str, list[str]] = {}

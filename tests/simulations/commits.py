@@ -30,8 +30,6 @@ _THROTTLED = GpuConditions(1.0, 1.0, 1.0, ("sw_thermal_slowdown",), 90, 1)
 class RoundsOfPairs:
     """A `RoundSource` of rounds of two cells, of which a subclass says what a pair measures."""
 
-    prepares_together = False
-
     def pair(
         self,
         base: str,

@@ -56,8 +56,6 @@ class RungPairs:
         they were measured.
     """
 
-    prepares_together = False
-
     def __init__(
         self,
         processes: MeasuresRungs,

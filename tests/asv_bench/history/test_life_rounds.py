@@ -36,8 +36,6 @@ RESULTS: list[LifeResults] = []
 class Machines:
     """Devices called KIND/NUMBER, each of which is lost after so many lives."""
 
-    prepares_together = False
-
     def __init__(self, lasts: Mapping[str, int]) -> None:
         self.lasts = dict(lasts)
         self.lived: list[tuple[str, str]] = []
