@@ -21,7 +21,7 @@ from typing import Any, Self
 import msgspec
 
 from asv_bench.errors import Refused
-from asv_bench.measure.samples import Absence, CommitUnusable, Reading, Round, RoundSource
+from asv_bench.measure.samples import Absence, Reading, Round, RoundSource
 from asv_bench.output.record import WORKPLACE, Record
 from asv_bench.output.stored_json import UnreadableFile, parsed
 
@@ -53,20 +53,11 @@ class KeptRound(msgspec.Struct, frozen=True, tag="round"):
             raise ValueError("one of its figures is 0, which has no ratio")
 
 
-class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
-    """A cell can be measured, but for some metrics, or cannot be, for a reason."""
-
-    cell: str
-    absences: dict[str, Absence] = {}
-    reason: str | None = None
-    is_lacking: bool = False
-
-
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The command has its answer: the next one starts over."""
 
 
-Entry = KeptRound | Prepared | Finished
+Entry = KeptRound | Finished
 
 
 class Log:
@@ -84,7 +75,6 @@ class Log:
         self._noun = noun
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, tuple[str, ...]], deque[KeptRound]] = defaultdict(deque)
-        self._prepared: dict[str, Prepared] = {}
         # A sentence for each line that is no entry and is left out, and one if writing failed.
         self.complaints: list[str] = []
         self._read()
@@ -123,16 +113,6 @@ class Log:
             waiting = self._waiting.get((part, tuple(cells)))
             return waiting.popleft() if waiting else None
 
-    def absences(self, cell: str) -> Mapping[str, Absence] | None:
-        """The metrics that a cell lacks; None if it was not prepared before.
-
-        Raises CommitUnusable if it could not be measured before.
-        """
-        told = self._prepared.get(cell)
-        if told and told.reason is not None:
-            raise CommitUnusable(cell, told.reason, told.is_lacking)
-        return None if told is None else told.absences
-
     def keep(self, entry: Entry) -> None:
         """Append what was learnt."""
         self.count += isinstance(entry, KeptRound)
@@ -167,14 +147,12 @@ class Log:
                 self.complaints.append(f"{error} It is left out.")
 
     def _take(self, content: Mapping[str, Any]) -> None:
-        match entry := msgspec.convert(content, Entry):
-            case KeptRound():
-                self._waiting[entry.part, entry.cells].append(entry)
-                self.count += 1
-            case Prepared():
-                self._prepared[entry.cell] = entry
-            case Finished():
-                self.finished = True
+        entry: Entry = msgspec.convert(content, Entry)
+        if isinstance(entry, KeptRound):
+            self._waiting[entry.part, entry.cells].append(entry)
+            self.count += 1
+        else:
+            self.finished = True
 
 
 class Logged:
@@ -191,16 +169,8 @@ class Logged:
         return self._source.devices
 
     def prepare(self, cell: str, device: str | None = None) -> Mapping[str, Absence]:
-        """See `RoundSource`; a cell that was prepared before is when it is measured."""
-        absences = self._log.absences(cell)
-        if absences is None:
-            try:
-                absences = self._source.prepare(cell, device)
-            except CommitUnusable as error:
-                self._give_up(error)
-                raise
-            self._log.keep(Prepared(cell, dict(absences)))
-        return absences
+        """See `RoundSource`; that is not kept, as the record says what each cell ran with."""
+        return self._source.prepare(cell, device)
 
     def round(
         self,
@@ -217,22 +187,13 @@ class Logged:
         while kept := self._log.next(self._part, cells):
             if all(name in readings for name in metrics or () for readings in kept.readings):
                 return Round(kept.order, kept.readings)
-        for cell in cells:
-            self._log.absences(cell)
-        try:
-            found = self._source.round(cells, order, metrics=metrics, device=device)
-        except CommitUnusable as error:
-            self._give_up(error)
-            raise
+        found = self._source.round(cells, order, metrics=metrics, device=device)
         readings = tuple(dict(of_cell) for of_cell in found.readings)
         self.measured += 1
         # A figure of 0 ends a comparison with a sentence, and the next command measures anew.
         with suppress(ValueError):
             self._log.keep(KeptRound(self._part, tuple(cells), found.order, readings))
         return found
-
-    def _give_up(self, error: CommitUnusable) -> None:
-        self._log.keep(Prepared(error.commit, {}, error.reason, error.is_lacking))
 
     def stop(self) -> None:
         self._source.stop()

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from simulated_pairs import ScriptedPairs
 
 from asv_bench.measure import log
 from asv_bench.measure.log import Log, Logged
-from asv_bench.measure.samples import Absence, CommitUnusable, GpuConditions, Pair, Reading
+from asv_bench.measure.samples import GpuConditions, Pair, Reading
 from tests.simulations.commits import SimulatedCommits
 from tests.simulations.noise import Noise
 
@@ -51,20 +50,6 @@ def test_pairs_come_in_order_and_only_to_their_part_and_commits(path: Path) -> N
     assert again.measured["simulated"] == 3
     kept.finish()
     assert Log(path).finished
-
-
-def test_what_a_commit_lacks_is_kept_and_an_unusable_one_not_tried_again(path: Path) -> None:
-    lacking = {"b": {"gone": Absence("it is not there", has_failed=False)}}
-    first, again = (ScriptedPairs(lambda *_: 1.0, absent=absent) for absent in (lacking, {}))
-    for source in (first, again):
-        assert Logged(source, Log(path), "pairs").prepare("b") == lacking["b"]
-    assert not again.prepared
-    with pytest.raises(CommitUnusable):
-        Logged(machine(), Log(path), "search").round(["a", "gone"])
-    able = SimulatedCommits({"a": 0.0, "gone": 0.0}, Noise(), 0)
-    with pytest.raises(CommitUnusable, match="no time for it"):
-        Logged(able, Log(path), "search").round(["a", "gone"])
-    assert able.measured["simulated"] == 0
 
 
 def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(path: Path) -> None:
