@@ -67,7 +67,7 @@ class Life(ABC):
 
     def groups(self, metrics: Collection[str]) -> list[tuple[str, ...]]:
         """The metrics by the life that they come from."""
-        return [tuple(metrics)]
+        return [tuple(metrics)] if metrics else []
 
     def takes_turns(self, metrics: Collection[str]) -> bool:
         """Whether two lives of a group can work in turns, as `turns` has it."""
@@ -203,7 +203,12 @@ class ServerLife(Life):
         """Seconds from the server's start until it is ready."""
         deadline = server.begun + self.server.ready_timeout_s
         while True:
-            is_ready, now = self._is_ready(server, address), time.perf_counter()
+            if isinstance(self.server.ready, ReadyTable):
+                found = re.search(self.server.ready.regex, server.text(), re.MULTILINE)
+                is_ready = found is not None
+            else:
+                is_ready = (address.code() or 400) < 400
+            now = time.perf_counter()
             # Asked afterwards: another may have answered in its place.
             if server.has_ended():
                 raise LifeFailed(f"the server: {server.failure()}", server.code)
@@ -215,12 +220,6 @@ class ServerLife(Life):
                     f"{last_words(server.text())}"
                 )
             time.sleep(_POLL_SECONDS)
-
-    def _is_ready(self, server: Started, address: _Address) -> bool:
-        if isinstance(self.server.ready, ReadyTable):
-            return re.search(self.server.ready.regex, server.text(), re.MULTILINE) is not None
-        code = address.code()
-        return code is not None and code < 400
 
     def _address(self, port: int) -> _Address:
         if isinstance(self.server.ready, ReadyTable):

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from asv_bench.errors import Refused
 from asv_bench.git.repository import short
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting, Work
@@ -29,11 +30,14 @@ from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import in_turns
 from asv_bench.output.progress import doing
 from asv_bench.process.environment import TRIAL_VARIABLE, measured_threads
-from asv_bench.process.gpu import GpuWatch
+from asv_bench.process.gpu import GpuWatch, chosen_gpus
 from asv_bench.stats.paired import undisturbed
+from asv_bench.subjects.subject_file import SubjectTable
 
 HOST = "host"
 """The device of lives that are given no GPU of their own."""
+CPU = "cpu"
+"""The device of kvtrail's own benchmarks where there is no GPU."""
 WALL = "wall_s"
 TRACE = "KVTRAIL_TRACE"
 """Tells a traced life where its trace goes."""
@@ -81,6 +85,48 @@ class Place:
         return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
+def shared_out(devices: Sequence[str]) -> list[Place]:
+    """Places on these devices, the CPU or GPUs; several of them share the cores equally."""
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // len(devices))
+    return [
+        Place(
+            () if device == CPU else (device,),
+            tuple(cores[number * share % len(cores) :][:share]) if len(devices) > 1 else (),
+            CPU if device == CPU else "",
+        )
+        for number, device in enumerate(devices)
+    ]
+
+
+def places(table: SubjectTable, devices: str | None) -> list[Place]:
+    """Where lives may run, a place for each group of GPUs that one life needs.
+
+    Raises Refused where there are too few GPUs or cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    needed = table.devices
+    groups: list[tuple[str, ...]] = [()]
+    if devices and not needed:
+        raise Refused(
+            "--devices spreads lives over GPUs; say in [subject] devices how many a life needs."
+        )
+    if needed:
+        gpus = chosen_gpus(devices or ",".join(map(str, range(needed))))
+        if len(gpus) % needed:
+            raise Refused(f"a life needs {needed} GPUs, and {len(gpus)} cannot be shared out.")
+        groups = [tuple(gpus[start : start + needed]) for start in range(0, len(gpus), needed)]
+    if table.cores * len(groups) > len(cores):
+        raise Refused(
+            f"{len(groups)} lives at a time with {table.cores} cores each need more than the "
+            f"{len(cores)} cores here."
+        )
+    return [
+        Place(group, tuple(cores[place * table.cores :][: table.cores]))
+        for place, group in enumerate(groups)
+    ]
+
+
 class Lives:
     """A source of rounds (`RoundSource`).
 
@@ -104,6 +150,7 @@ class Lives:
         self._life = work.life
         self._metrics = {metric.name: metric for metric in work.metrics}
         self._places = {place.device: place for place in places}
+        self.devices: Sequence[str] = tuple(self._places)
         self._lay_out = lay_out
         self._processes = processes
         self._tried: dict[str, tuple[Laid, dict[str, Absence]] | CommitUnusable] = {}
@@ -115,11 +162,6 @@ class Lives:
         self._looked: dict[str, int] = {}
         self.cells: dict[str, Software] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """See `RoundSource`."""
-        return tuple(self._places)
 
     def stop(self) -> None:
         """See `RoundSource`; nothing is measured from then on."""
@@ -156,7 +198,9 @@ class Lives:
         readings: list[dict[str, Reading]] = [{} for _ in cells]
         measured = Round(places, tuple(readings))
         failures: list[SampleFailed] = []
-        for names in self._groups(cells, metrics, device):
+        lacking = {name for cell in cells for name in self.prepare(cell, device)}
+        wanted = [name for name in metrics or self._metrics if name not in lacking]
+        for names in self._life.groups(wanted):
             try:
                 lived = self._side_by_side([cells[one] for one in places], names, device)
             except SampleFailed as failure:
@@ -165,21 +209,12 @@ class Lives:
             for place, of_cell in zip(places, lived, strict=True):
                 readings[place] |= of_cell
         if failures:
-            first = failures[0]
-            lacking = [name for failure in failures for name in failure.benchmarks]
-            raise SampleFailed(first.commit, lacking, first.reason, measured)
+            first, failed = failures[0], [name for one in failures for name in one.benchmarks]
+            raise SampleFailed(first.commit, failed, first.reason, measured)
         return measured
 
     def _place(self, device: str | None) -> Place:
         return self._places[device or self.devices[0]]
-
-    def _groups(
-        self, cells: Sequence[str], metrics: Collection[str] | None, device: str | None
-    ) -> list[tuple[str, ...]]:
-        """Those of the metrics that all cells have, by the life that they come from."""
-        lacking = {name for cell in cells for name in self.prepare(cell, device)}
-        wanted = [name for name in metrics or self._metrics if name not in lacking]
-        return self._life.groups(wanted) if wanted else []
 
     def _side_by_side(
         self, cells: Sequence[str], names: Sequence[str], device: str | None

@@ -94,7 +94,19 @@ class Started:
         """The number of the process that started it."""
         try:
             if fork is None:
-                self._launcher = self._launched(job, (writing, reading))
+                line, cores = job.command, ",".join(map(str, job.cores))
+                words = ("/bin/sh", "-c", line) if isinstance(line, str) else line
+                self._launcher = subprocess.Popen(
+                    [*_LAUNCHER, str(writing), str(reading), cores, *words],
+                    cwd=job.folder,
+                    env=job.variables,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(writing, reading, *job.inherited),
+                    # Ctrl-C at the terminal does not reach it.
+                    start_new_session=True,
+                )
                 self.process = self._launcher.pid
             else:
                 server, command = fork
@@ -120,21 +132,6 @@ class Started:
                 raise ForkServerGone(f"the process that should fork it ended: {words}")
             said += byte
         self.process, self.begun = int(said), time.perf_counter()
-
-    def _launched(self, job: Job, pipes: tuple[int, int]) -> subprocess.Popen[bytes]:
-        cores, command = ",".join(map(str, job.cores)), job.command
-        words = ("/bin/sh", "-c", command) if isinstance(command, str) else command
-        return subprocess.Popen(
-            [*_LAUNCHER, *map(str, pipes), cores, *words],
-            cwd=job.folder,
-            env=job.variables,
-            stdin=subprocess.DEVNULL,
-            stdout=self._said,
-            stderr=subprocess.STDOUT,
-            pass_fds=(*pipes, *job.inherited),
-            # Ctrl-C at the terminal does not reach it.
-            start_new_session=True,
-        )
 
     def wait(self) -> int:
         """The exit code, once it and all that it started have ended."""

@@ -226,12 +226,6 @@ class RoundRequest:
     metrics: tuple[str, ...]
 
 
-NextRound = Callable[[Sequence[RoundRequest]], RoundRequest | None]
-"""Given the rounds that are being measured, says which to begin now; None: none."""
-TakeRound = Callable[[RoundRequest, "Future[Round]"], None]
-"""Called in the caller's thread with each round that is measured, or has failed."""
-
-
 class Schedule:
     """Hands out rounds to the devices of a source, on each in orders of its own (`Design`)."""
 
@@ -254,10 +248,15 @@ class Schedule:
         )
         return {cell: done[cell].result() for cell in dict.fromkeys(cells)}
 
-    def measure(self, next_round: NextRound, take: TakeRound) -> None:
-        """Measure until `next_round` wants nothing more and every round is taken.
+    def measure(
+        self,
+        next_round: Callable[[Sequence[RoundRequest]], RoundRequest | None],
+        take: Callable[[RoundRequest, Future[Round]], None],
+    ) -> None:
+        """Measure until `next_round`, given what is being measured, wants nothing more.
 
-        The round of a device that is lost is not taken: `next_round` is asked for it again.
+        `take` gets each round that is measured, or has failed, in the caller's thread. That of a
+        device that is lost is not taken: `next_round` is asked for it again.
         """
         hand_out(self._source, self._round, lambda device, running: next_round(running), take)
 

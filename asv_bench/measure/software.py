@@ -221,13 +221,23 @@ def software_of(
     answer = None if python is None else _answer(python, laid, processes)
     if python is None or answer is None:
         return Software(None, {}, variables)
-    packages, modules = answer
-    return Software(
-        _named(python.program, folders),
-        _not_of(laid, packages),
-        variables,
-        _not_from(laid, modules),
-    )
+    named = project_names(laid.top)
+    seen = named | project_names(laid.tree)
+    packages: dict[str, str] = {}
+    for name, version, origin, place in answer[0]:
+        # Of two with one name, the first is imported.
+        if name and version and _canonical(name) not in seen:
+            seen.add(_canonical(name))
+            if not any(_lies_in(one, laid.top) for one in (place, _built_from(origin))):
+                packages[name] = version
+    elsewhere = {
+        name: place
+        for name, place in answer[1].items()
+        if not (_lies_in(place, laid.top) or _lies_in(place, laid.out))
+        # A copy among packages counts where the files are packaged under that name.
+        and ("-packages" not in place or name.lower() in named)
+    }
+    return Software(_named(python.program, folders), packages, variables, elsewhere)
 
 
 def other_packages(base: Software, head: Software) -> Iterator[tuple[str, str | None, str | None]]:
@@ -248,9 +258,7 @@ def differences(base: Software, head: Software) -> list[str]:
         f"{name} {before or 'none'} → {after or 'none'}"
         for name, before, after in other_packages(base, head)
     ]
-    if not moved:
-        return []
-    return [f"Base and head ran with other packages: {first_of(moved, 8)}."]
+    return [f"Base and head ran with other packages: {first_of(moved, 8)}."] if moved else []
 
 
 def _named(value: str, folders: Mapping[str, str]) -> str:
@@ -277,33 +285,6 @@ def _answer(
         except (OSError, ValueError):
             return None
         return packages, modules
-
-
-def _not_of(laid: Laid, found: Sequence[Sequence[str | None]]) -> dict[str, str]:
-    """The versions of distributions, but for those that the commit's files made."""
-    seen = project_names(laid.top) | project_names(laid.tree)
-    packages: dict[str, str] = {}
-    for name, version, origin, place in found:
-        # Of two with one name, the first is imported.
-        if name and version and _canonical(name) not in seen:
-            seen.add(_canonical(name))
-            if not any(_lies_in(one, laid.top) for one in (place, _built_from(origin))):
-                packages[name] = version
-    return packages
-
-
-def _not_from(laid: Laid, modules: Mapping[str, str]) -> dict[str, str]:
-    """Modules that come from elsewhere than a variant's own files.
-
-    A copy among an interpreter's packages counts where the files are packaged under that name.
-    """
-    packaged = project_names(laid.top)
-    return {
-        name: place
-        for name, place in modules.items()
-        if not (_lies_in(place, laid.top) or _lies_in(place, laid.out))
-        and ("-packages" not in place or name.lower() in packaged)
-    }
 
 
 def _canonical(name: str) -> str:

@@ -7,8 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,22 +42,19 @@ class Laid:
     label: str
     delay: Delay | None = None
 
-    def variables(self) -> dict[str, str]:
-        """What its commands are told."""
-        return {
-            "KVTRAIL_TREE": str(self.top),
-            "KVTRAIL_OUT": str(self.out),
-            "KVTRAIL_LABEL": self.label,
-            **(self.delay.variables() if self.delay else {}),
-        }
-
     def follow(self, command: str | tuple[str, ...]) -> str | tuple[str, ...]:
         """A command whose wall time is measured, with the delay that is planted in it."""
         return self.delay.follow(command) if self.delay else command
 
     def environment(self, table: SubjectTable, **more: str) -> dict[str, str]:
         """All variables of its commands: the user's own, the file's, and what they are told."""
-        told = {**self.variables(), **more}
+        told = {
+            "KVTRAIL_TREE": str(self.top),
+            "KVTRAIL_OUT": str(self.out),
+            "KVTRAIL_LABEL": self.label,
+            **(self.delay.variables() if self.delay else {}),
+            **more,
+        }
         if SUBJECT in table.env:
             told[SUBJECT] = table.env[SUBJECT]
         own = {name: filled(text, told) for name, text in table.env.items()}
@@ -107,8 +103,11 @@ class Trees:
         top = folder / "tree"
         laid = Laid(top, top / self._folder, folder / "out", variant.label, variant.delay)
         if self._table.setup:
-            with _alone(folder):
-                done = folder / _DONE
+            lock, done = CACHE / _LOCKS / folder.name, folder / _DONE
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            with lock.open("a") as file:
+                # Nobody else on this machine makes the same setup meanwhile.
+                fcntl.flock(file, fcntl.LOCK_EX)
                 if done.is_file():
                     said = os.fsdecode(done.read_bytes()).split("\0")
                 else:
@@ -167,13 +166,3 @@ class Trees:
         setups = [folder for folder in CACHE.iterdir() if folder.name != _LOCKS]
         for folder in sorted(setups, key=lambda one: one.stat().st_mtime)[:-_KEPT_SETUPS]:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Nobody else on this machine makes the same setup meanwhile."""
-    path = folder.parent / _LOCKS / folder.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -17,8 +17,7 @@ import msgspec
 from asv_bench.errors import NothingSelected, Refused
 from asv_bench.git.repository import Commit, NoRepository, Repository
 from asv_bench.measure.life import CommandLife, Life, ServerLife, Work
-from asv_bench.measure.lives import HOST, WALL, Lives, Place
-from asv_bench.measure.places import places
+from asv_bench.measure.lives import HOST, WALL, Lives, Place, places
 from asv_bench.measure.processes import Processes
 from asv_bench.measure.samples import Metric, RoundSource
 from asv_bench.measure.software import Software

@@ -14,8 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from asv_bench.git.repository import WORKING_TREE
-from asv_bench.measure.lives import Place
-from asv_bench.measure.places import CPU
+from asv_bench.measure.lives import CPU, Place
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import GpuConditions
 from asv_bench.output.record import REPOSITORY
