@@ -14,6 +14,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -155,22 +156,22 @@ class Log:
             self.finished = True
 
 
+@dataclass
 class Logged:
     """A `RoundSource` for one part: it gives kept rounds first, measures others and keeps them."""
 
-    def __init__(self, source: RoundSource, log: Log, part: str) -> None:
-        self._source = source
-        self._log = log
-        self._part = part
-        self.measured = 0  # rounds that were not kept
+    source: RoundSource
+    log: Log
+    part: str
+    measured: int = 0  # rounds that were not kept
 
     @property
     def devices(self) -> Sequence[str]:
-        return self._source.devices
+        return self.source.devices
 
     def prepare(self, cell: str, device: str | None = None) -> Mapping[str, Absence]:
         """See `RoundSource`; that is not kept, as the record says what each cell ran with."""
-        return self._source.prepare(cell, device)
+        return self.source.prepare(cell, device)
 
     def round(
         self,
@@ -184,19 +185,19 @@ class Logged:
 
         A kept one is as the source gave it: it may tell of more metrics than are asked for.
         """
-        while kept := self._log.next(self._part, cells):
+        while kept := self.log.next(self.part, cells):
             if all(name in readings for name in metrics or () for readings in kept.readings):
                 return Round(kept.order, kept.readings)
-        found = self._source.round(cells, order, metrics=metrics, device=device)
+        found = self.source.round(cells, order, metrics=metrics, device=device)
         readings = tuple(dict(of_cell) for of_cell in found.readings)
         self.measured += 1
         # A figure of 0 ends a comparison with a sentence, and the next command measures anew.
         with suppress(ValueError):
-            self._log.keep(KeptRound(self._part, tuple(cells), found.order, readings))
+            self.log.keep(KeptRound(self.part, tuple(cells), found.order, readings))
         return found
 
     def stop(self) -> None:
-        self._source.stop()
+        self.source.stop()
 
 
 def file_of(settings: Mapping[str, Any], folder: Path, name: str) -> Path:

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from asv_bench.git.repository import GitError, kind_of, short
@@ -62,6 +62,7 @@ class Laid:
         return {**users_environment(), **hidden, **own, **told}
 
 
+@dataclass
 class Trees:
     """Lays out variants and runs their setup, once for those that differ in a delay only.
 
@@ -70,22 +71,13 @@ class Trees:
     Commands run in `folder` of a variant's files; "": at their top.
     """
 
-    def __init__(
-        self,
-        variant_of: Callable[[str], Variant],
-        table: SubjectTable,
-        pinned: Pinned,
-        folder: str,
-        scratch: Path,
-        processes: Processes,
-    ) -> None:
-        self._variant_of = variant_of
-        self._table = table
-        self._pinned = pinned
-        self._folder = folder
-        self._scratch = scratch
-        self._processes = processes
-        self.remarks: list[str] = []
+    variant_of: Callable[[str], Variant]
+    table: SubjectTable
+    pinned: Pinned
+    folder: str
+    scratch: Path
+    processes: Processes
+    remarks: list[str] = field(init=False, default_factory=list)
 
     def lay_out(self, name: str) -> Laid:
         """The folder of a variant, with its setup made.
@@ -93,16 +85,16 @@ class Trees:
         Raises CommitUnusable where git cannot write its files, it lacks the subject's folder, or
         its setup fails.
         """
-        variant = self._variant_of(name)
-        if not self._table.setup:
+        variant = self.variant_of(name)
+        if not self.table.setup:
             key = f"{variant.commit} {variant.label}"
-            folder = self._scratch / hashlib.sha256(key.encode()).hexdigest()[:16]
+            folder = self.scratch / hashlib.sha256(key.encode()).hexdigest()[:16]
             said = [] if folder.exists() else self._write(name, variant, folder)
         else:
             folder = CACHE / self._key(variant)
         top = folder / "tree"
-        laid = Laid(top, top / self._folder, folder / "out", variant.label, variant.delay)
-        if self._table.setup:
+        laid = Laid(top, top / self.folder, folder / "out", variant.label, variant.delay)
+        if self.table.setup:
             lock, done = CACHE / _LOCKS / folder.name, folder / _DONE
             lock.parent.mkdir(parents=True, exist_ok=True)
             with lock.open("a") as file:
@@ -115,7 +107,10 @@ class Trees:
                     said = self._write(name, variant, folder)
                     self._set_up(name, laid)
                     done.write_bytes(os.fsencode("\0".join(said)))
-                    self._forget_old()
+                    # Of all setups only those used last stay.
+                    setups = [one for one in CACHE.iterdir() if one.name != _LOCKS]
+                    for old in sorted(setups, key=lambda one: one.stat().st_mtime)[:-_KEPT_SETUPS]:
+                        shutil.rmtree(old, ignore_errors=True)
                 os.utime(folder)
         self.remarks += [f"{kind_of(name)} {short(name)}: {one}" for one in said if one]
         return laid
@@ -128,19 +123,19 @@ class Trees:
             said = variant.repository.write_files(variant.commit, folder / "tree")
         except GitError as error:
             raise CommitUnusable(name, f"git could not unpack it: {error}") from None
-        said += self._pinned.write(folder / "tree")
+        said += self.pinned.write(folder / "tree")
         top = (folder / "tree").resolve()
-        place = (top / self._folder).resolve()
+        place = (top / self.folder).resolve()
         if not (place.is_dir() and place.is_relative_to(top)):
-            lacking = f"it has no folder {self._folder}, where the subject lies."
+            lacking = f"it has no folder {self.folder}, where the subject lies."
             raise CommitUnusable(name, lacking, is_lacking=True)
         return said
 
     def _set_up(self, name: str, laid: Laid) -> None:
-        job = Job(self._table.setup, laid.tree, laid.environment(self._table))
+        job = Job(self.table.setup, laid.tree, laid.environment(self.table))
         try:
             with doing(f"setting up {short(name)}"):
-                self._processes.run(job, self._table.setup_timeout_s)
+                self.processes.run(job, self.table.setup_timeout_s)
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
             raise CommitUnusable(name, f"its setup: {failure}", is_lacking=is_lacking) from None
@@ -148,7 +143,7 @@ class Trees:
     def _key(self, variant: Variant) -> str:
         """What decides how a setup comes out, as far as it can be known."""
         tree = variant.repository.line("rev-parse", f"{variant.commit}^{{tree}}")
-        table = self._table
+        table = self.table
         is_labelled = variant.label != variant.commit
         content = {
             "tree": tree,
@@ -156,13 +151,7 @@ class Trees:
             "setup": table.setup,
             "env": table.env,
             "python": shutil.which("python"),
-            "pinned": self._pinned.digests,
+            "pinned": self.pinned.digests,
         }
         text = json.dumps(content, sort_keys=True)
         return f"{table.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-    def _forget_old(self) -> None:
-        """Of all setups only those used last stay."""
-        setups = [folder for folder in CACHE.iterdir() if folder.name != _LOCKS]
-        for folder in sorted(setups, key=lambda one: one.stat().st_mtime)[:-_KEPT_SETUPS]:
-            shutil.rmtree(folder, ignore_errors=True)

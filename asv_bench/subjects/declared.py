@@ -344,7 +344,6 @@ class DeclaredSubject:
             return ServerLife(server, ClientTable(trace.run, warmup=0, windows=1), {}, timeout)
         return CommandLife(trace.run, {}, timeout)
 
-
     @contextmanager
     def _processes(self) -> Iterator[Processes]:
         """Processes that end on leaving, also where none began, and with them what was laid out."""
