@@ -25,3 +25,10 @@ def test_ctrl_c_while_a_command_runs_ends_it_and_nothing_else_is_raised(tmp_path
     assert os.read(held, 100) == b"begun\n"
     assert os.read(held, 100) == b""
     os.close(held)
+
+
+def test_a_command_runs_on_the_cores_that_it_is_given(tmp_path: Path) -> None:
+    core = max(os.sched_getaffinity(0))
+    line = "grep Cpus_allowed_list /proc/self/status"
+    said = Processes().run(Job(line, tmp_path, dict(os.environ), (core,)), 60).said
+    assert said.split() == ["Cpus_allowed_list:", str(core)]
