@@ -10,7 +10,7 @@ import typer
 from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
-from asv_bench.session.comparing import Comparing
+from asv_bench.session.comparing import Comparing, of_two
 from asv_bench.session.exit_codes import GATES, gate_text, parse_gate
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
@@ -67,8 +67,8 @@ def compare(
     chosen = choice.subject("compare")
     refuse_hopeless(plan, len(chosen.metrics))
     given = ends_of(chosen, names, files.console)
-    options = choice.words()
-    Comparing(chosen, given, plan, files, how, hosts, options=options, gate=closing).answer()
+    question = of_two(chosen, given, anyway=how.anyway, gate=closing, options=choice.words())
+    Comparing(chosen, question, plan, files, how, hosts).answer()
 
 
 def plan_of(

@@ -12,7 +12,7 @@ from asv_bench.errors import Refused
 from asv_bench.explain.explaining import Explaining, known_effect
 from asv_bench.output.destinations import STANDARD_OUTPUT
 from asv_bench.output.record import TableFiles
-from asv_bench.session.comparing import Comparing
+from asv_bench.session.comparing import Comparing, of_two
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
@@ -65,7 +65,8 @@ def explain(
     ends = ends_of(chosen, (base, head), files.console)
     if compare:
         beside = TableFiles(record=STANDARD_OUTPUT if files.console.stderr else None)
-        comparing = Comparing(chosen, ends, ComparisonPlan(), beside, MeasuringOptions(anyway=True))
+        question, how = of_two(chosen, ends, anyway=True), MeasuringOptions(anyway=True)
+        comparing = Comparing(chosen, question, ComparisonPlan(), beside, how)
         code = comparing.settle()
         if code is ExitCode.INTERRUPTED:
             raise KeyboardInterrupt

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from asv_bench.cli.compare import plan_of, refuse_hopeless
-from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
+from asv_bench.compare.plan import QUICK_PAIRS
 from asv_bench.compare.repair import Repair, State, repair_of
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
 from asv_bench.measure.rounds import Roles, named
-from asv_bench.output.record import TableFiles
-from asv_bench.session.comparing import Comparing
+from asv_bench.measure.samples import Pair
+from asv_bench.session.comparing import Comparing, Conclusion, Question
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
@@ -84,136 +83,77 @@ def fixed(
     if is_alone:
         names = [parent_of(chosen, names[0]), names[0], "HEAD"]
     refuse_hopeless(plan, len(ROLES.contrasts) * len(chosen.metrics))
-    ends = ends_of(chosen, names, files.console)
-    Fixing(chosen, ends, plan, files, how, hosts, is_alone=is_alone).answer()
+    three = ends_of(chosen, names, files.console)
+    question = _question(chosen, three, plan.confidence, anyway=how.anyway, is_alone=is_alone)
+    Comparing(chosen, question, plan, files, how, hosts).answer()
 
 
-class Fixing(Comparing):
-    """The question whether a regression is fixed, from its first process to its record."""
+def _question(
+    subject: DeclaredSubject,
+    three: Sequence[tuple[str, Commit]],
+    confidence: float,
+    *,
+    anyway: bool,
+    is_alone: bool,  # whether the culprit alone was named
+) -> Question:
+    commits = [commit for _, commit in three]
+    hashes = parent, culprit, head = [commit.hash for commit in commits]
+    if anyway and len({*hashes}) < NAMES:
+        raise Refused("--anyway measures three commits, and two of these are the same one.")
+    step, way, back = ROLES.contrasts
+    ends = {step: (parent, culprit), way: (parent, head), back: (culprit, head)}
+    same = [] if anyway else [name for name in ends if subject.are_same(*ends[name])]
+    known = []
+    for metric in subject.metrics:
+        for contrast, pair in ends.items():
+            name = named(metric.name, contrast)
+            if contrast in same:
+                known.append(Comparison.of_same(name, *pair, metric.unit))
+            elif step in same or way in same:
+                known.append(Comparison(name, *pair, Verdict.NOT_MEASURED))
+    # A head that holds what the culprit does mended nothing: the culprit alone is in question.
+    design = ROLES.first_step(parent, culprit) if back in same else ROLES.design(*hashes)
 
-    def __init__(
-        self,
-        subject: DeclaredSubject,
-        three: Sequence[tuple[str, Commit]],
-        plan: ComparisonPlan,
-        files: TableFiles,
-        how: MeasuringOptions,
-        hosts: FleetOptions | None = None,
-        *,
-        is_alone: bool = False,  # whether the culprit alone was named
-    ) -> None:
-        self._is_alone = is_alone
-        self._three = [commit for _, commit in three]
-        hashes = parent, culprit, head = [commit.hash for commit in self._three]
-        # Whether the head cannot have mended anything. Then the culprit alone is in question.
-        self._is_unmended = not how.anyway and subject.are_same(culprit, head)
-        design = ROLES.first_step(parent, culprit) if self._is_unmended else ROLES.design(*hashes)
-        super().__init__(subject, three, plan, files, how, hosts, command="fixed", design=design)
-        self._units = {
-            named(metric.name, contrast): metric.unit
-            for metric in subject.metrics
-            for contrast in ROLES.contrasts
-        }
+    def conclude(
+        comparisons: Sequence[Comparison], pairs: Mapping[str, Sequence[Pair]]
+    ) -> Conclusion:
+        by_name = {one.benchmark: one for one in comparisons}
+        repairs = []
+        for metric in subject.metrics:
+            first, whole, second = (by_name.get(named(metric.name, one)) for one in ends)
+            assert first is not None
+            assert second is not None
+            three = first, whole or replace(first, head=head), second
+            repairs.append(repair_of(metric.name, three, pairs, confidence))
+        return _conclusion(repairs)
 
-    def sentence(self) -> str:
-        """See `Session`."""
-        return f"{super().sentence()}, of all {len(self._design.cells)} in every round"
+    return Question(
+        "fixed",
+        three,
+        design,
+        conclude,
+        known,
+        roles=(ROLES.base, ROLES.between, ROLES.head),
+        where=f", of all {len(design.cells)} in every round",
+        details={ROLES.between: commits[1].to_json()},
+        # HEAD moves, though nobody named it.
+        names={three[1][0]: tuple(one.short for one in commits)} if is_alone else {},
+    )
 
-    def described(self) -> dict[str, Any]:
-        """See `Session`."""
-        return {**super().described(), ROLES.between: self._three[1].to_json()}
 
-    def known(self) -> ExitCode | None:
-        """See `Session`: culprit or head is the same as the parent.
-
-        Raises Refused if two of the commits are one, and are to be measured.
-        """
-        ends = self._ends_of_contrasts()
-        same = [
-            contrast
-            for contrast, (base, head) in ends.items()
-            if self._subject.are_same(base.hash, head.hash)
-        ]
-        if self._how.anyway or not set(ROLES.contrasts[:2]) & set(same):
-            if not self._is_unmended and len({commit.hash for commit in self._three}) < NAMES:
-                raise Refused("--anyway measures three commits, and two of these are the same one.")
-            return None
-        self._print_commits()
-        for metric in self._subject.metrics:
-            for contrast, (base, head) in ends.items():
-                name = named(metric.name, contrast)
-                unmeasured = Comparison(name, base.hash, head.hash, Verdict.NOT_MEASURED)
-                known = Comparison.of_same(name, base.hash, head.hash)
-                self.comparisons.append(known if contrast in same else unmeasured)
-        return self.code()
-
-    def judged(self, measured: list[Comparison]) -> list[Comparison]:
-        """See `Comparing`: of a head that is the culprit's, only one contrast was measured."""
-        if not self._is_unmended:
-            return measured
-        _, way, back = ROLES.contrasts
-        _, culprit, head = (commit.hash for commit in self._three)
-        found = []
-        for metric, first in zip(self._subject.metrics, measured, strict=True):
-            name = named(metric.name, back)
-            whole = replace(first, benchmark=named(metric.name, way), head=head)
-            found += [first, whole, Comparison.of_same(name, culprit, head)]
-        return found
-
-    def code(self) -> ExitCode:
-        """The exit code that the answers call for."""
-        if self.is_interrupted:
-            return ExitCode.INTERRUPTED
-        repairs = self.repairs()
-        states = {repair.state for repair in repairs}
-        if any(repair.is_slower for repair in repairs):
-            return ExitCode.REGRESSION
-        if State.FAILED in states:
-            return ExitCode.FAILED
-        if states == {State.NOT_MEASURED}:
-            return ExitCode.NOTHING_MEASURED
-        return ExitCode.INCONCLUSIVE if State.INCONCLUSIVE in states else ExitCode.GOOD
-
-    def repairs(self) -> list[Repair]:
-        """The answer for each metric."""
-        by_name = {entry.benchmark: entry for entry in self.comparisons}
-        pairs = {name: self._comparison.kept_pairs(name) for name in self._metric_of}
-        found = []
-        for name in (metric.name for metric in self._subject.metrics):
-            step, way, back = (by_name[named(name, one)] for one in ROLES.contrasts)
-            found.append(repair_of(name, (step, way, back), pairs, self._plan.confidence))
-        return found
-
-    def heading(self) -> str:
-        """See `Comparing`."""
-        repairs = self.repairs()
-        if len(repairs) == 1:
-            return repairs[0].sentence()
-        counts = Counter(repair.state for repair in repairs)
-        return ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
-
-    def answers(self) -> list[str]:
-        """See `Comparing`."""
-        return [*(repair.sentence() for repair in self.repairs()), self.heading()]
-
-    def results(self) -> dict[str, Any]:
-        """See `Comparing`."""
-        return {**super().results(), "fixed": [repair.to_json() for repair in self.repairs()]}
-
-    def _lasting_names(self) -> dict[str, tuple[str, ...]]:
-        names = super()._lasting_names()
-        if self._is_alone:
-            # HEAD moves, though nobody named it.
-            names[self._given[1][0]] = tuple(commit.short for commit in self._three)
-        return names
-
-    def _versus(self, show: Callable[[Commit], str]) -> str:
-        return ", ".join(f"{role} {show(commit)}" for role, commit in self._commits().items())
-
-    def _commits(self) -> Mapping[str, Commit]:
-        roles = (ROLES.base, ROLES.between, ROLES.head)
-        return dict(zip(roles, self._three, strict=True))
-
-    def _ends_of_contrasts(self) -> dict[str, tuple[Commit, Commit]]:
-        # The first step, the whole way, the second step.
-        return dict(zip(ROLES.contrasts, combinations(self._three, 2), strict=True))
+def _conclusion(repairs: Sequence[Repair]) -> Conclusion:
+    states = Counter(repair.state for repair in repairs)
+    if any(repair.is_slower for repair in repairs):
+        code = ExitCode.REGRESSION
+    elif State.FAILED in states:
+        code = ExitCode.FAILED
+    elif states.keys() == {State.NOT_MEASURED}:
+        code = ExitCode.NOTHING_MEASURED
+    else:
+        code = ExitCode.INCONCLUSIVE if State.INCONCLUSIVE in states else ExitCode.GOOD
+    sentences = [repair.sentence() for repair in repairs]
+    heading = ", ".join(f"{states[state]} {state}" for state in State if states[state])
+    if len(repairs) == 1:
+        [heading] = sentences
+    results = {"fixed": [repair.to_json() for repair in repairs]}
+    return Conclusion(heading, [*sentences, heading], code, results)

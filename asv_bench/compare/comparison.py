@@ -125,7 +125,7 @@ class CommitComparison:
         self._cases = {name: _Case() for name in self._metric_of}
         self._measured = 0
         self._pools = pools or {}
-        self._margins = {
+        self.margins = {
             name: metric.margin
             for name, metric in self._metric_of.items()
             if metric.margin is not None
@@ -238,7 +238,7 @@ class CommitComparison:
             name: weigh(kept, self._plan_of(name), look.test, self._pools.get(name, ()))
             for name, kept in enough.items()
         }
-        verdicts = judge(evidence, number, self._hypotheses(), self._plan, self._margins)
+        verdicts = judge(evidence, number, self._hypotheses(), self._plan, self.margins)
         for name, verdict in verdicts.items():
             if verdict.is_clear or is_last:
                 entry = evidence[name]
@@ -253,7 +253,7 @@ class CommitComparison:
             self._close(name, used[name], Verdict.INCONCLUSIVE, reason)
 
     def _plan_of(self, name: str) -> ComparisonPlan:
-        return self._plan.for_one(name, self._margins)
+        return self._plan.for_one(name, self.margins)
 
     def _hypotheses(self) -> int:
         """Benchmarks that Holm's procedure counts: all that were measured and did not differ."""

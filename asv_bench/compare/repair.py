@@ -58,43 +58,18 @@ class Repair:
 
     @property
     def state(self) -> State:
-        """The answer in words."""
-        verdicts = self.regression.verdict, self.remainder.verdict, self.repair.verdict
-        match verdicts:
-            # Commits that hold the same need no measuring: known as no regression, or as its end.
-            case (Verdict.SAME, _, _):
-                return State.NO_REGRESSION
-            case (_, Verdict.SAME, _):
-                return State.WHOLLY
-            case _ if Verdict.FAILED in verdicts:
-                return State.FAILED
-            case _ if Verdict.NOT_MEASURED in verdicts:
-                return State.NOT_MEASURED
-            case (Verdict.EQUIVALENT | Verdict.FASTER, _, _):
-                return State.NO_REGRESSION
-            case (Verdict.INCONCLUSIVE, _, _):
-                return State.INCONCLUSIVE
-            case (_, Verdict.SLOWER, Verdict.FASTER):
-                return State.PARTLY
-            case (_, Verdict.SLOWER, Verdict.INCONCLUSIVE):
-                return State.NOT_WHOLLY
-            case (_, Verdict.SLOWER, _):
-                return State.NOT
-            case (_, Verdict.EQUIVALENT | Verdict.FASTER, Verdict.FASTER | Verdict.INCONCLUSIVE):
-                return State.WHOLLY
-        # Verdicts that contradict each other; or a regression that is hardly wider than the margin,
-        # after which the head may be like both ends.
-        return State.INCONCLUSIVE
+        """The answer in short."""
+        return self._answer()[0]
 
     @property
     def is_slower(self) -> bool:
         """Whether something is left, of this regression or of another."""
-        is_left = self.state in (State.NOT, State.NOT_WHOLLY, State.PARTLY)
-        return is_left or self.remainder.verdict is Verdict.SLOWER
+        return self.remainder.verdict is Verdict.SLOWER
 
     def sentence(self) -> str:
         """The answer and what it rests on."""
-        return f"{self.metric}: {self.state}{self._why()}."
+        state, why = self._answer()
+        return f"{self.metric}: {state}{why}."
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON-ready values; the comparisons are elsewhere in the record."""
@@ -105,30 +80,45 @@ class Repair:
             "sentence": self.sentence(),
         }
 
-    def _why(self) -> str:
+    def _answer(self) -> tuple[State, str]:
+        """The state, and what it follows from."""
         regression, remainder, repair = self.regression, self.remainder, self.repair
-        before = f"the culprit is {_said(regression, 'its parent')}"
-        now = f"the head is {_said(remainder, 'the parent')}"
-        match self.state:
-            case State.WHOLLY:
-                return f": {now}"
-            case State.PARTLY:
-                return f"{self._share()}; {now}"
-            case State.NOT_WHOLLY:
-                return f": {now}, and whether less so than the culprit was not shown"
-            case State.NOT:
-                also = _said(regression, "its parent")
-                return f": the head is {_said(repair, 'the culprit')}, which is {also}"
-            case State.NO_REGRESSION:
-                return f": {before}" + (f", and {now}" if self.is_slower else "")
-            case State.INCONCLUSIVE if regression.verdict is not Verdict.SLOWER:
-                return f": {before}"
-            case State.INCONCLUSIVE:
-                is_small = repair.verdict is Verdict.EQUIVALENT
-                why = ", for the regression is hardly wider than the margin; a smaller one can tell"
-                return f": {now} and {_said(repair, 'the culprit')}{why if is_small else ''}"
-        reasons = (one.reason for one in (regression, remainder, repair))
-        return f": {next(filter(None, reasons), '')}".rstrip(".")
+        verdicts = regression.verdict, remainder.verdict, repair.verdict
+        its_parent, the_culprit = _said(regression, "its parent"), _said(repair, "the culprit")
+        before, now = (
+            f": the culprit is {its_parent}",
+            f": the head is {_said(remainder, 'the parent')}",
+        )
+        reason = next((one.reason for one in (regression, remainder, repair) if one.reason), "")
+        match verdicts:
+            # Commits that hold the same need no measuring: known as no regression, or as its end.
+            case (Verdict.SAME, _, _):
+                return State.NO_REGRESSION, before
+            case (_, Verdict.SAME, _):
+                return State.WHOLLY, now
+            case _ if Verdict.FAILED in verdicts:
+                return State.FAILED, f": {reason}".rstrip(".")
+            case _ if Verdict.NOT_MEASURED in verdicts:
+                return State.NOT_MEASURED, f": {reason}".rstrip(".")
+            case (Verdict.EQUIVALENT | Verdict.FASTER, _, _):
+                also = f", and{now[1:]}" if remainder.verdict is Verdict.SLOWER else ""
+                return State.NO_REGRESSION, before + also
+            case (Verdict.INCONCLUSIVE, _, _):
+                return State.INCONCLUSIVE, before
+            case (_, Verdict.SLOWER, Verdict.FASTER):
+                return State.PARTLY, f"{self._share()};{now[1:]}"
+            case (_, Verdict.SLOWER, Verdict.INCONCLUSIVE):
+                return (
+                    State.NOT_WHOLLY,
+                    f"{now}, and whether less so than the culprit was not shown",
+                )
+            case (_, Verdict.SLOWER, _):
+                return State.NOT, f": the head is {the_culprit}, which is {its_parent}"
+            case (_, Verdict.EQUIVALENT | Verdict.FASTER, Verdict.FASTER | Verdict.INCONCLUSIVE):
+                return State.WHOLLY, now
+        # Verdicts that contradict each other; or a regression that is hardly wider than the margin,
+        # after which the head may be like both ends.
+        return State.INCONCLUSIVE, f"{now} and {the_culprit}"
 
     def _share(self) -> str:
         if self.back is None:
@@ -160,17 +150,13 @@ def repair_of(
 
 def _said(comparison: Comparison, base: str) -> str:
     """A verdict against the base, with its effect."""
-    match comparison.verdict:
-        case Verdict.SLOWER | Verdict.FASTER:
-            words = f"{comparison.word} than {base}"
-        case Verdict.EQUIVALENT:
-            words = f"equivalent to {base}"
-        case Verdict.SAME:
-            words = f"the same as {base} in what is measured"
-        case _:
-            words = f"neither shown to differ from {base} nor to equal it"
+    words = {
+        Verdict.SLOWER: f"{comparison.word} than {base}",
+        Verdict.FASTER: f"{comparison.word} than {base}",
+        Verdict.EQUIVALENT: f"equivalent to {base}",
+        Verdict.SAME: f"the same as {base} in what is measured",
+    }.get(comparison.verdict, f"neither shown to differ from {base} nor to equal it")
     if comparison.effect is None or comparison.interval is None:
         return words
-    found = [percentage(comparison.effect, 2, signed=True), interval(2)(comparison.interval)]
-    open_as = comparison.reason.rstrip(".") if comparison.verdict is Verdict.INCONCLUSIVE else ""
-    return f"{words} ({', '.join(found)}{f'; {open_as}' if open_as else ''})"
+    effect = percentage(comparison.effect, 2, signed=True)
+    return f"{words} ({effect}, {interval(2)(comparison.interval)})"

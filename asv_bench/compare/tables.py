@@ -60,13 +60,12 @@ COLUMNS = (
 
 def comparison_table(
     comparisons: Sequence[Comparison],
-    units: Mapping[str, str],
     title: str,
     plan: ComparisonPlan,
     margins: Mapping[str, float] = MappingProxyType({}),
 ) -> Table:
-    """A row for each benchmark; `units` are by benchmark, and margins where it has its own."""
-    rows = [_row(comparison, units[comparison.benchmark]) for comparison in comparisons]
+    """A row for each benchmark; `margins` are of those that have their own."""
+    rows = [_row(comparison) for comparison in comparisons]
     words = {one.word for one in comparisons if one.verdict in (Verdict.SLOWER, Verdict.FASTER)}
     is_judged = any(one.verdict.is_clear or one.pairs_used for one in comparisons)
     return Table(COLUMNS, rows, title, definition(plan, margins, words) if is_judged else "")
@@ -124,9 +123,9 @@ def others_lines(
     return [f"also measured, not judged: {', '.join(lines)}"] if lines else []
 
 
-def _row(comparison: Comparison, unit: str) -> Row:
+def _row(comparison: Comparison) -> Row:
     base, head = (
-        Cell(value, text=figure_text(value, unit))
+        Cell(value, text=figure_text(value, comparison.unit))
         for value in (comparison.base_value, comparison.head_value)
     )
     return (
@@ -138,7 +137,7 @@ def _row(comparison: Comparison, unit: str) -> Row:
         head,
         (comparison.pairs_used, comparison.pairs_discarded),
         comparison.p,
-        unit,
+        comparison.unit,
     )
 
 

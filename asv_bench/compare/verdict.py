@@ -87,9 +87,9 @@ class Comparison:
         return word_of(self.verdict, self.unit, self.effect)
 
     @classmethod
-    def of_same(cls, benchmark: str, base: str, head: str) -> Comparison:
+    def of_same(cls, benchmark: str, base: str, head: str, unit: str = "") -> Comparison:
         """The answer where both commits hold the same files, which are not measured."""
-        return cls(benchmark, base, head, Verdict.SAME, reason=NOTHING_TO_MEASURE)
+        return cls(benchmark, base, head, Verdict.SAME, reason=NOTHING_TO_MEASURE, unit=unit)
 
     def to_json(self) -> dict[str, Any]:
         """The comparison as JSON-ready values."""
