@@ -4,34 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-from rich.text import Text
-
 from asv_bench.bisect.file_search import FileFinding, FileTry, Guilty
-from asv_bench.bisect.finding import (
-    CurvePoint,
-    Finding,
-    Guess,
-    Outcome,
-    Probe,
-    RangeShape,
-    Stage,
-    Step,
-)
+from asv_bench.bisect.finding import CurvePoint, Finding, Guess, Outcome, Probe, RangeShape
 from asv_bench.compare.verdict import Comparison, word_of
 from asv_bench.git.repository import Commit, kind_of, short
-from asv_bench.git.trees import FileChange
-from asv_bench.output.progress import Progress
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
 from asv_bench.words import first_of
 
-_SUBJECT = 61
 _LIKELY = 0.005
-_DOING = {
-    Stage.GATE: "comparing the ends",
-    Stage.SEARCH: "searching",
-    Stage.CONFIRMATION: "confirming",
-}
 _COLUMNS = (
     Column("subject", "commit and subject", kind="text"),
     Column("commit", "commit", kind="data"),
@@ -50,66 +30,18 @@ _FILE_COLUMNS = (
 )
 
 
-class ProbeLines:
-    """Shows each probe of the search in a line as it comes, and how long each stage takes.
-
-    `commits` are by hash; a comparison takes `most` pairs at most.
-    """
-
-    def __init__(self, console: Console, commits: Mapping[str, Commit], most: int) -> None:
-        self._console = console
-        self._commits = commits
-        self._most = most
-        self._number = 0
-        self._in_stage = 0
-        self._stage = Stage.GATE, ""
-        first = "warming up (each end once), then measuring"
-        self._bar = Progress(console, first, most, "pairs at most")
-
-    def __enter__(self) -> ProbeLines:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.__exit__()
-
-    def show(self, probe: Probe, *, is_kept: bool = False) -> None:
-        """Count a probe, and print it where it is one of the search.
-
-        A kept one took no time, and says nothing of the time that is left.
-        """
-        stage = probe.stage, probe.commit if probe.stage is Stage.CONFIRMATION else ""
-        if stage != self._stage:
-            self._stage, self._in_stage = stage, 0
-            most = (None, "pairs") if probe.guess else (self._most, "pairs at most")
-            self._bar.__exit__()
-            self._bar = Progress(self._console, _DOING[probe.stage], *most)
-            self._bar.__enter__()
-        self._number += 1
-        self._in_stage += 1
-        if probe.guess is not None:
-            self._console.print(self._line(probe, probe.guess))
-        if not is_kept:
-            total = self._in_stage + probe.guess.pairs_left if probe.guess else None
-            self._bar.show(self._in_stage, _DOING[probe.stage], total=total)
-
-    def _line(self, probe: Probe, guess: Guess) -> Text:
-        """Which commit, how it compares with the good end, and what is most probable now."""
-        line = Text(f"{self._number:4d}  {short(probe.commit)}  ")
-        if probe.pair is None:
-            line.append(probe.failure, style="red")
-        else:
-            line.append(f"{percentage(probe.pair.effect, 2, signed=True):>9}")
-            if probe.pair.discarded:
-                line.append(f"  discarded: {probe.pair.discarded}", style="yellow")
-        ends = dict.fromkeys(short(one) for one in (*guess.commits[:1], *guess.commits[-1:]))
-        where = " to ".join(ends) or "no other"
-        said = Text(f"   {where}, {guess.probability:.0%}", style="dim")
-        if len(guess.commits) == 1:
-            subject = Text(f" {self._commits[guess.commits[0]].subject}")
-            subject.truncate(_SUBJECT, overflow="ellipsis")
-            said.append(subject)
-        return line.append(said)
+def probe_line(number: int, probe: Probe, guess: Guess, commits: Mapping[str, Commit]) -> str:
+    """Which commit, how it compares with the good end, and what is most probable now."""
+    told = probe.failure
+    if probe.pair is not None:
+        told = f"{percentage(probe.pair.effect, 2, signed=True):>9}"
+        if probe.pair.discarded:
+            told += f"  discarded: {probe.pair.discarded}"
+    ends = dict.fromkeys(short(one) for one in (*guess.commits[:1], *guess.commits[-1:]))
+    where = " to ".join(ends) or "no other"
+    only = commits[guess.commits[0]].subject if len(guess.commits) == 1 else ""
+    line = f"{number:4d}  {short(probe.commit)}  {told}   {where}, {guess.probability:.0%} {only}"
+    return line.rstrip()
 
 
 def commit_table(finding: Finding, commits: Sequence[Commit]) -> Table:
@@ -152,7 +84,9 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
     named, kind = finding.confirmed_steps, kind_of(finding.bad)
     chance = f"probability {finding.probability or 0:.1%}"
     if finding.outcome is Outcome.FOUND and len(named) > 1:
-        steps = ", ".join(f"{_stepped(step)} at {short(step.commit)}" for step in named)
+        steps = ", ".join(
+            f"{percentage(one.effect, 1, signed=True)} at {short(one.commit)}" for one in named
+        )
         lines = [f"{len(named)} steps: {steps}."]
     elif finding.outcome is Outcome.FOUND:
         verdict, gate = finding.direction.verdict, finding.gate
@@ -173,7 +107,10 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
             lines.append(f"Most suspect: {suspects}, {chance}.")
     lines.append(f"The ends: {compared(finding.gate)}.")
     if len(named) > 1 or finding.outcome is not Outcome.FOUND:
-        lines += [f"{_stepped(step)} at {_suspected(step.commits, commits)}." for step in named]
+        lines += [
+            f"{percentage(one.effect, 1, signed=True)} at {_suspected(one.commits, commits)}."
+            for one in named
+        ]
     lines += [
         f"{short(one.head)} against {short(one.base)}, before it: {compared(one)}."
         for one in finding.confirmations
@@ -182,10 +119,6 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
     for commit, reason in finding.unmeasurable.items():
         lines.append(f"{short(commit)} was left out, it cannot be measured: {reason}")
     return lines
-
-
-def _stepped(step: Step) -> str:
-    return percentage(step.effect, 1, signed=True)
 
 
 def _suspected(hashes: Sequence[str], commits: Mapping[str, Commit]) -> str:
@@ -212,93 +145,84 @@ def compared(comparison: Comparison) -> str:
     return f"{text} in {comparison.pairs_used} pairs"
 
 
-class FileWords:
-    """What is said of a search among the changes of a commit.
+def try_line(tried: FileTry, files: Sequence[str]) -> str:
+    """One part, as soon as it was compared; `files` are the changes that numbers mean."""
+    result = "cannot be tried" if tried.comparison is None else compared(tried.comparison)
+    return f"  {_part(tried, files)}: {result}"
 
-    `changes` are in the order in which the search numbers them.
-    """
 
-    def __init__(self, changes: Sequence[FileChange], commit: Commit) -> None:
-        self._changes = changes
-        self._commit = commit
+def file_table(finding: FileFinding, files: Sequence[str]) -> Table:
+    """All parts that were compared, the whole first."""
+    base, head = short(finding.gate.base), short(finding.gate.head)
+    named = {(one.before, one.changes) for one in finding.named}
+    rows: list[Row] = []
+    for tried in (FileTry((), tuple(range(len(files))), finding.gate), *finding.tries):
+        is_named = (tried.before, tried.changes) in named
+        name = Cell(_part(tried, files), "bold" if is_named else "")
+        one, count = tried.comparison, len(tried.changes)
+        if one is None:
+            rows.append((name, count, "cannot be tried", None, None, None))
+        else:
+            verdict = Cell(str(one.verdict), text=one.word)
+            rows.append((name, count, verdict, one.effect, one.interval, one.pairs_used))
+    return Table(
+        _FILE_COLUMNS,
+        rows,
+        title=f"{finding.gate.benchmark}: parts of {head} against {base}",
+        caption=f"A part is {base} with these files as {head} has them. What cannot be tried, such "
+        "as a part that does not build, says nothing of its files.",
+    )
 
-    def line(self, tried: FileTry) -> str:
-        """One part, as soon as it was compared."""
-        result = "cannot be tried" if tried.comparison is None else compared(tried.comparison)
-        return f"  {self._part(tried.before, tried.changes)}: {result}"
 
-    def table(self, finding: FileFinding) -> Table:
-        """All parts that were compared, the whole first."""
-        whole = FileTry((), tuple(range(len(self._changes))), finding.gate.head, finding.gate)
-        named = {(one.before, one.changes) for one in finding.named}
-        return Table(
-            _FILE_COLUMNS,
-            [
-                self._row(one, is_named=(one.before, one.changes) in named)
-                for one in (whole, *finding.tries)
-            ],
-            title=f"{finding.gate.benchmark}: parts of {self._commit.short} against "
-            f"{short(finding.gate.base)}",
-            caption=f"A part is {short(finding.gate.base)} with these files as "
-            f"{self._commit.short} has them. What cannot be tried, such as a part that does not "
-            f"build, says nothing of its files.",
-        )
-
-    def answer(self, finding: FileFinding) -> list[str]:
-        """The answer in sentences; the first is the answer in short."""
-        worse = word_of(finding.direction.verdict, finding.gate.unit, finding.gate.effect)
-        count = f"{len(self._changes)} files"
-        whole = f"The whole commit: {compared(finding.gate)}."
-        if finding.outcome is Outcome.NONE:
-            return [f"no {finding.direction}: {finding.reason}.", whole]
+def file_lines(finding: FileFinding, files: Sequence[str]) -> list[str]:
+    """The answer in sentences; the first is the answer in short."""
+    worse = word_of(finding.direction.verdict, finding.gate.unit, finding.gate.effect)
+    whole = f"The whole commit: {compared(finding.gate)}."
+    if finding.outcome is Outcome.NONE:
+        return [f"no {finding.direction}: {finding.reason}.", whole]
+    lines = [
+        _guilty(one, share, worse, files)
+        for one, share in zip(finding.named, finding.shares(), strict=True)
+    ]
+    if not lines and finding.outcome is Outcome.FOUND:
+        together = f"all {len(files)} files of {short(finding.gate.head)} together"
+        lines = [f"{together} make it {worse}, and no smaller part."]
+    if finding.outcome is Outcome.INCONCLUSIVE:
+        doubtful = [one for one in finding.guilty if not one.is_confirmed]
         lines = [
-            self._guilty(one, share, worse)
-            for one, share in zip(finding.named, finding.shares(), strict=True)
+            f"inconclusive: {finding.reason}.",
+            *lines,
+            *(f"Most suspect: {_names(one.changes, files)}." for one in doubtful),
         ]
-        if not lines and finding.outcome is Outcome.FOUND:
-            whole_commit = f"all {count} of {self._commit.short} together"
-            lines = [f"{whole_commit} make it {worse}, and no smaller part."]
-        if finding.outcome is Outcome.INCONCLUSIVE:
-            lines.insert(0, f"inconclusive: {finding.reason}.")
-            doubtful = [one for one in finding.guilty if not one.is_confirmed]
-            lines += [f"Most suspect: {self._names(one.changes)}." for one in doubtful]
-        if finding.is_cut:
-            lines.append("The search ended after as many pairs as --most-pairs allows.")
-        return [*lines, whole, *self._untried(finding)]
-
-    def _guilty(self, one: Guilty, share: float, worse: str) -> str:
-        effect = compared(one.comparison).removeprefix(f"{one.comparison.word}, ")
-        makes = "makes" if len(one.changes) == 1 else "together make"
-        also = ", with the files above," if one.before else ""
-        of_all = f"{percentage(share, 0)} of the effect"
-        if one.share is not None and not one.before:
-            low, high = (percentage(bound, 0) for bound in one.share.interval)
-            of_all += f" ({low} to {high})"
-        return f"{self._names(one.changes)}{also} {makes} it {worse}: {effect}, {of_all}."
-
-    def _untried(self, finding: FileFinding) -> list[str]:
-        untried = [one for one in finding.tries if one.comparison is None]
-        if not untried:
-            return []
-        first = untried[0]
+    if finding.is_cut:
+        lines.append("The search ended after as many pairs as --most-pairs allows.")
+    untried = [one for one in finding.tries if one.comparison is None]
+    lines.append(whole)
+    if untried:
         others = len(untried) - 1
         more = f", nor can {others} other part{'s' if others > 1 else ''}" if others else ""
-        why = first.why_not.rstrip(".")
-        return [f"{self._part(first.before, first.changes)} cannot be tried{more}: {why}."]
+        why = untried[0].why_not.rstrip(".")
+        lines.append(f"{_part(untried[0], files)} cannot be tried{more}: {why}.")
+    return lines
 
-    def _row(self, tried: FileTry, *, is_named: bool) -> Row:
-        name = Cell(self._part(tried.before, tried.changes), "bold" if is_named else "")
-        one = tried.comparison
-        if one is None:
-            return name, len(tried.changes), "cannot be tried", None, None, None
-        verdict = Cell(str(one.verdict), text=one.word)
-        return name, len(tried.changes), verdict, one.effect, one.interval, one.pairs_used
 
-    def _part(self, before: Sequence[int], changes: Sequence[int]) -> str:
-        names = self._names(changes)
-        return f"{names}, besides {self._names(before)}" if before else names
+def _guilty(one: Guilty, share: float, worse: str, files: Sequence[str]) -> str:
+    effect = compared(one.comparison).removeprefix(f"{one.comparison.word}, ")
+    makes = "makes" if len(one.changes) == 1 else "together make"
+    also = ", with the files above," if one.before else ""
+    of_all = f"{percentage(share, 0)} of the effect"
+    if one.share is not None and not one.before:
+        low, high = (percentage(bound, 0) for bound in one.share.interval)
+        of_all += f" ({low} to {high})"
+    return f"{_names(one.changes, files)}{also} {makes} it {worse}: {effect}, {of_all}."
 
-    def _names(self, changes: Sequence[int]) -> str:
-        if len(changes) == len(self._changes):
-            return f"all {len(changes)} files"
-        return first_of([self._changes[number].label for number in changes], 3)
+
+def _part(tried: FileTry, files: Sequence[str]) -> str:
+    besides = f", besides {_names(tried.before, files)}" if tried.before else ""
+    return _names(tried.changes, files) + besides
+
+
+def _names(changes: Sequence[int], files: Sequence[str]) -> str:
+    if len(changes) == len(files):
+        return f"all {len(changes)} files"
+    return first_of([files[number] for number in changes], 3)

@@ -42,7 +42,6 @@ class FileTry:
 
     before: tuple[int, ...]  # changes that its base has beside the parent, by number
     changes: tuple[int, ...]  # those that it adds, by number
-    commit: str  # its full hash; "" where git could not make it
     comparison: Comparison | None  # with its base; None where it cannot be measured
     why_not: str = ""  # why it cannot be tried; "" where it was
 
@@ -142,8 +141,8 @@ class FileSearch:
         Raises CommitUnusable where one of the two cannot be measured, and MeasurementFailed where
         their processes fail.
         """
-        alpha = self._plan.comparison.alpha
-        gate = self._compare("gate", self._parent, self._whole, alpha)
+        ends = two_cells(self._parent, self._whole)
+        [gate], _ = self._compare("gate", ends, self._plan.comparison.alpha)
         if gate.verdict is Verdict.FAILED:
             raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
         if gate.verdict is not self._direction.verdict:
@@ -168,17 +167,18 @@ class FileSearch:
         """The sets that were found, and why there are no more."""
         guilty: list[Guilty] = []
         before: Changes = ()
+        is_regression = self._direction is Direction.REGRESSION
+        less = Verdict.FASTER if is_regression else Verdict.SLOWER
         while True:
             left = tuple(one for one in self._all if one not in before)
             found = self._smallest(left, before)
-            if found == left:
-                rest = [self._rest_of(last, left) for last in guilty[-1:]]
-                return [*guilty, *rest], "no smaller part shows it"
+            if found == left and not guilty:
+                return [], "no smaller part shows it"
             guilty.append(self._confirm(found, before, len(guilty) + 1))
             if not guilty[-1].is_confirmed:
                 return guilty, "measured again, the set was not shown to have the effect"
             compared = guilty[-1].against_whole
-            if compared is None or compared.verdict is not self._direction.opposite:
+            if compared is None or compared.verdict is not less:
                 return guilty, "the whole change was not shown to do more than that"
             before = tuple(sorted((*before, *found)))
 
@@ -231,75 +231,50 @@ class FileSearch:
         try:
             base = self._commit_of(before)
             commit = self._commit_of(tuple(sorted((*before, *changes))))
-            compared = self._compare("parts", base, commit, self._plan.comparison.alpha)
+            alpha = self._plan.comparison.alpha
+            [compared], _ = self._compare("parts", two_cells(base, commit), alpha)
         except GitError as error:
-            return FileTry(before, changes, commit, None, str(error))
+            return FileTry(before, changes, None, str(error))
         except CommitUnusable as error:
             if error.commit != commit:
                 raise
-            return FileTry(before, changes, commit, None, error.reason)
+            return FileTry(before, changes, None, error.reason)
         if compared.verdict in (Verdict.FAILED, Verdict.NOT_MEASURED):
-            return FileTry(before, changes, commit, None, compared.reason)
-        return FileTry(before, changes, commit, compared)
+            return FileTry(before, changes, None, compared.reason)
+        return FileTry(before, changes, compared)
 
-    def _compare(self, part: str, base: str, head: str, alpha: float) -> Comparison:
-        comparison = self._comparison(two_cells(base, head), alpha)
-        [compared] = self._run(comparison, part)
-        return compared
-
-    def _comparison(self, design: Design, alpha: float) -> CommitComparison:
+    def _compare(
+        self, part: str, design: Design, alpha: float
+    ) -> tuple[list[Comparison], CommitComparison]:
+        """The answers, and the comparison that they come from."""
         plan = replace(self._plan.comparison, alpha=alpha)
         names = design.named([self._metric])
         pools = dict.fromkeys(names, self._pool) if self._pool else {}
-        return CommitComparison(design, [self._metric], plan, pools)
+        comparison = CommitComparison(design, [self._metric], plan, pools)
 
-    def _run(self, comparison: CommitComparison, part: str) -> list[Comparison]:
         def on_pair(now: Headway, pairs: Mapping[str, Pair]) -> None:
             self._pairs += part == "parts"
             self._on_pair(part, now, pairs)
 
-        return comparison.run(self._source_of(part), on_pair)
+        return comparison.run(self._source_of(part), on_pair), comparison
 
     def _confirm(self, changes: Changes, before: Changes, number: int) -> Guilty:
-        alpha = self._plan.comparison.alpha / 2**number
-        files = self._commit_of(tuple(sorted((*before, *changes))))
-        design = ROLES.design(self._commit_of(before), self._whole, files)
-        comparison = self._comparison(design, alpha)
-        whole, of_files, rest = self._run(comparison, f"confirmation {number}")
-        share = self._share(*(comparison.kept_pairs(one.benchmark) for one in (whole, of_files)))
+        part, alpha = f"confirmation {number}", self._plan.comparison.alpha / 2**number
+        base, files = self._commit_of(before), self._commit_of(tuple(sorted((*before, *changes))))
+        rest, share, sign = None, None, self._direction.sign
+        if files == self._whole:
+            [of_files], _ = self._compare(part, two_cells(base, files), alpha)
+        else:
+            design = ROLES.design(base, self._whole, files)
+            (whole, of_files, rest), comparison = self._compare(part, design, alpha)
+            # In one round both contrasts have the same life of the base.
+            of_whole, of_part = (
+                {one.base.started_at: sign * one.log_ratio for one in comparison.kept_pairs(name)}
+                for name in (whole.benchmark, of_files.benchmark)
+            )
+            share = share_in_rounds(of_whole, of_part, self._plan.comparison.confidence)
         is_confirmed = of_files.verdict is self._direction.verdict
         return Guilty(before, changes, of_files, rest, share, is_confirmed, alpha)
-
-    def _rest_of(self, last: Guilty, left: Changes) -> Guilty:
-        """All other changes, by the rounds in which the last set did less than the whole."""
-        known = last.against_whole
-        assert known is not None
-        assert known.effect is not None
-        assert known.interval is not None
-        low, high = known.interval
-        turned = replace(
-            known,
-            base=known.head,
-            head=known.base,
-            verdict=self._direction.verdict,
-            effect=_inverse(known.effect),
-            interval=(_inverse(high), _inverse(low)),
-            base_value=known.head_value,
-            head_value=known.base_value,
-        )
-        before = tuple(sorted((*last.before, *last.changes)))
-        return Guilty(before, left, turned, None, None, is_confirmed=True, alpha=last.alpha)
-
-    def _share(self, whole: Sequence[Pair], files: Sequence[Pair]) -> Share | None:
-        """How much of what the whole does the files do, in the rounds that tell of both."""
-        sign = self._direction.sign
-        of_whole = {pair.base.started_at: sign * pair.log_ratio for pair in whole}
-        of_files = {pair.base.started_at: sign * pair.log_ratio for pair in files}
-        return share_in_rounds(of_whole, of_files, self._plan.comparison.confidence)
-
-
-def _inverse(effect: float) -> float:
-    return 1.0 / (1.0 + effect) - 1.0
 
 
 def _chunks(changes: Changes, parts: int) -> list[Changes]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 from asv_bench.compare.plan import ComparisonPlan, looks_at
 from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.git.repository import short
 from asv_bench.measure.samples import Pair
+from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
 
 MOST_CONFIRMATIONS = 3
 """Culprits that may fail their confirmation before a bisection gives up."""
@@ -17,6 +22,18 @@ THOROUGH = ComparisonPlan(looks=looks_at(14, 18, 24, 32, 48, 64, 96), max_discar
 
 Its cap is far beyond that of a plain comparison: a search needs two comparisons and its own answer
 to be right together. A clear case is decided at the first looks all the same."""
+NOT_LOOKED_FOR = (
+    "A change that a later commit of the range takes back is not looked for where the ends do not "
+    "differ; --inside looks for it."
+)
+SUSPECT = 0.4
+"""Probability of a step from which commits are looked at more closely."""
+LASTING = 0.97
+"""Probability of a step, after its commit was compared with the one before it, to be named: what
+the commits around show tells a step from an offset of that commit alone."""
+_RANGE = 0.95
+"""Of the range in which a change lies that no few commits are suspected of."""
+_SLOPE_ENDS = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +74,6 @@ class Direction(StrEnum):
     def verdict(self) -> Verdict:
         """What a comparison of such a change says."""
         return Verdict.SLOWER if self is Direction.REGRESSION else Verdict.FASTER
-
-    @property
-    def opposite(self) -> Verdict:
-        """What a comparison of less of such a change with more of it says."""
-        return Verdict.FASTER if self is Direction.REGRESSION else Verdict.SLOWER
 
 
 class Outcome(StrEnum):
@@ -130,7 +142,6 @@ class Guess:
     """Full hashes, oldest first: the commits between two measured ones, the later included; the
     range in which the change of the ends must lie; or none."""
     probability: float  # of a step among them, or that there is none
-    pairs_left: int  # that the search is expected to take from here on
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +185,7 @@ class Finding:
     unmeasurable: dict[str, str] = field(default_factory=dict)
     """By hash of the candidates that were left out: why."""
     remark: str = ""
-    """A sentence where steps do not explain the range or something was not looked for, else ""."""
+    """A sentence where something was not looked for, else ""."""
     shape: RangeShape = RangeShape.NOTHING  # what the range is
     steps: tuple[Step, ...] = ()
     """Oldest first: the confirmed ones, and those that were suspected and not confirmed."""
@@ -189,3 +200,217 @@ class Finding:
         """The finding as JSON-ready values."""
         steps = [{"commit": step.commit, **asdict(step)} for step in self.steps]
         return {**asdict(self), "steps": steps}
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedGap:
+    """Commits at which a step seemed certain, and what comparing them came to."""
+
+    gap: Gap
+    comparison: Comparison
+    is_confirmed: bool
+
+
+@dataclass(slots=True)
+class Searched:
+    """All that a search knows; `pairs` are those of the search alone."""
+
+    direction: Direction
+    benchmark: str
+    good: str
+    candidates: tuple[str, ...]
+    plan: SearchPlan
+    curve: LevelCurve
+    gate: Comparison | None = None
+    suspicions: dict[range, ComparedGap] = field(default_factory=dict)
+    unmeasurable: dict[str, str] = field(default_factory=dict)
+    pairs: int = 0
+    higher_is_better: bool = False
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the ends differ in the direction that is looked for."""
+        return self.gate is not None and self.gate.verdict is self.direction.verdict
+
+    @property
+    def confirmed(self) -> list[ComparedGap]:
+        """Steps that differ from the commit before them."""
+        return [one for one in self.suspicions.values() if one.is_confirmed]
+
+    def effect(self, cost: float) -> float:
+        """The change of the figure itself, of a rise of the curve."""
+        return math.expm1(-cost if self.higher_is_better else cost)
+
+    def commits(self, indices: range) -> tuple[str, ...]:
+        """Full hashes."""
+        return tuple(self.candidates[index] for index in indices)
+
+
+def answer(known: Searched) -> Finding:
+    """The finding."""
+    assert known.gate is not None
+    _review(known)
+    main = _main(known)
+    outcome, shape, reason = _outcome(known, known.gate, main)
+    gaps = known.curve.gaps() if known.pairs else []
+    suspects, probability = range(0), None
+    if main is not None:
+        suspects, probability = main.gap.commits, main.gap.probability
+    elif gaps and shape is RangeShape.UNRESOLVED:
+        is_proven = known.is_changed and not known.confirmed
+        suspects, probability = most_suspect(gaps, is_proven=is_proven)
+    is_unsearched = (
+        outcome is Outcome.NONE and not known.plan.is_inside and len(known.candidates) > 1
+    )
+    in_order = sorted(known.suspicions.values(), key=lambda one: one.gap.commits.start)
+    return Finding(
+        outcome=outcome,
+        direction=known.direction,
+        benchmark=known.benchmark,
+        good=known.good,
+        bad=known.candidates[-1],
+        reason=reason,
+        gate=known.gate,
+        suspects=known.commits(suspects),
+        probability=probability if suspects else None,
+        posterior={
+            commit: gap.probability / len(gap.commits)
+            for gap in gaps
+            for commit in known.commits(gap.commits)
+        },
+        confirmations=tuple(one.comparison for one in known.suspicions.values()),
+        unmeasurable=known.unmeasurable,
+        remark=NOT_LOOKED_FOR if is_unsearched else "",
+        shape=shape,
+        steps=tuple(_step(known, one) for one in in_order),
+        curve=tuple(_point(known, one) for one in known.curve.levels()) if known.pairs else (),
+    )
+
+
+def _review(known: Searched) -> None:
+    """See the suspicions as they are at the end, when more is known of the commits around."""
+    now = {gap.commits: gap for gap in known.curve.gaps()}
+    for commits, one in known.suspicions.items():
+        lasts = one.is_confirmed and now[commits].probability >= LASTING
+        gap = now.get(commits, one.gap)
+        known.suspicions[commits] = replace(one, gap=gap, is_confirmed=lasts)
+
+
+def most_suspect(gaps: Sequence[Gap], *, is_proven: bool) -> tuple[range, float]:
+    """The commits at which a step is most probable, and how probable it is.
+
+    Where no gap between measured commits is `SUSPECT`, they are the range in which a change must
+    lie that `is_proven`, and else none: the probability is then that there is no step.
+    """
+    best = max(gaps, key=lambda gap: gap.probability, default=None)
+    if best is not None and best.probability >= SUSPECT:
+        return best.commits, best.probability
+    if best is None or not is_proven:
+        return range(0), 1.0 if best is None else 1.0 - best.probability
+    inside, outside = list(gaps), 1.0
+    while len(inside) > 1:
+        end = 0 if inside[0].probability <= inside[-1].probability else -1
+        without = outside * (1.0 - inside[end].probability)
+        if without < _RANGE:
+            break
+        outside = without
+        del inside[end]
+    return range(inside[0].commits.start, inside[-1].commits.stop), outside
+
+
+def _outcome(
+    known: Searched, gate: Comparison, main: ComparedGap | None
+) -> tuple[Outcome, RangeShape, str]:
+    several = RangeShape.SEVERAL_STEPS if len(known.confirmed) > 1 else RangeShape.ONE_STEP
+    if main is not None and main.is_confirmed:
+        return Outcome.FOUND, several, "compared with the commit before it by pairs of their own"
+    if not known.is_changed:
+        shape = several if known.confirmed else RangeShape.NOTHING
+        is_open, reason = _without_change(known, gate)
+        if is_open:
+            return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
+        return Outcome.NONE, shape, reason
+    undecided = [
+        one.comparison
+        for one in known.suspicions.values()
+        if not one.is_confirmed and one.comparison.verdict is not Verdict.EQUIVALENT
+    ]
+    if known.pairs >= known.plan.most_pairs:
+        reason = f"after {known.pairs} pairs of the search no commit is certain enough"
+    elif undecided:
+        last = undecided[-1]
+        reason = (
+            f"compared with the commit before it, {short(last.head)} is {last.word}, and the "
+            f"commits around it do not show a step that lasts"
+        )
+    elif abs(known.curve.levels()[-1].mean) < math.log1p(known.plan.comparison.margin):
+        reason = "the ends differed when they were compared, but by less in the search"
+    else:
+        return Outcome.INCONCLUSIVE, RangeShape.SLOPE, _slope(known)
+    return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
+
+
+def _without_change(known: Searched, gate: Comparison) -> tuple[bool, str]:
+    """Whether it is open if there is a change, and why."""
+    plan = known.plan
+    if gate.verdict is Verdict.INCONCLUSIVE:
+        reason = f"no {known.direction} of the range was shown, nor that there is none of "
+        return True, gate.reason or f"{reason}{100 * plan.comparison.margin:g} %"
+    if gate.verdict is not Verdict.EQUIVALENT:
+        return False, f"the last commit is {gate.word} than the first"
+    reason = f"the last commit is {gate.verdict} to the first"
+    if not plan.is_inside:
+        return False, reason
+    if known.pairs >= plan.most_pairs:
+        return True, f"{reason}, and {known.pairs} pairs were too few to say that of those between"
+    looked = len(known.curve.levels()) - 1
+    commits = "1 commit" if looked == 1 else f"{looked} commits"
+    return False, f"{reason}, and no change was found at {commits} measured between them"
+
+
+def _slope(known: Searched) -> str:
+    """A sentence of where the curve rises though no commit steps."""
+    levels = [Level(REFERENCE, 0.0, 0.0, 0.0), *known.curve.levels()]
+    whole = levels[-1].mean
+    near = _SLOPE_ENDS * abs(whole)
+    *_, older = takewhile(lambda level: abs(level.mean) <= near, levels[:-1])
+    later = levels[: levels.index(older) : -1]
+    *_, newer = takewhile(lambda level: abs(level.mean - whole) <= near, later)
+    rise = known.effect(newer.mean - older.mean)
+    names = known.commits(range(older.commit + 1, newer.commit + 1))
+    if len(names) == 1:
+        return f"about {rise:+.1%} came with {short(names[0])}, but that could not be confirmed"
+    return (
+        f"no single commit: {rise:+.1%} over the {len(names)} commits {short(names[0])} to "
+        f"{short(names[-1])}, none of which was shown to change it by "
+        f"{100 * known.plan.comparison.margin:g} %"
+    )
+
+
+def _main(known: Searched) -> ComparedGap | None:
+    """The largest confirmed step in the direction, else the most probable one that was not."""
+
+    def size(one: ComparedGap) -> tuple[bool, float]:
+        effect = abs(math.log1p(one.comparison.effect or 0.0))
+        return one.is_confirmed, effect if one.is_confirmed else one.gap.probability
+
+    sign = known.direction.sign
+    fitting = [one for one in known.suspicions.values() if sign * one.gap.effect > 0]
+    return max(fitting, key=size, default=None)
+
+
+def _step(known: Searched, one: ComparedGap) -> Step:
+    effect = one.comparison.effect
+    return Step(
+        commits=known.commits(one.gap.commits),
+        effect=known.effect(one.gap.effect) if effect is None else effect,
+        interval=one.comparison.interval,
+        probability=one.gap.probability,
+        confirmed=one.is_confirmed,
+    )
+
+
+def _point(known: Searched, level: Level) -> CurvePoint:
+    low, high = sorted(known.effect(bound) for bound in (level.low, level.high))
+    pairs = known.curve.pairs_of(level.commit)
+    return CurvePoint(known.candidates[level.commit], known.effect(level.mean), (low, high), pairs)

@@ -8,22 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from asv_bench.bisect.answer import (
+from asv_bench.bisect.finding import (
     LASTING,
+    MOST_CONFIRMATIONS,
     SUSPECT,
     ComparedGap,
-    Searched,
-    answer,
-    most_suspect,
-)
-from asv_bench.bisect.finding import (
-    MOST_CONFIRMATIONS,
     Direction,
     Finding,
     Guess,
     Probe,
+    Searched,
     SearchPlan,
     Stage,
+    answer,
+    most_suspect,
 )
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -245,7 +243,7 @@ class Search:
         gaps = [gap for gap in self._curve.gaps() if gap.commits not in known.suspicions]
         is_proven = known.is_changed and not known.confirmed
         indices, probability = most_suspect(gaps, is_proven=is_proven)
-        return Guess(known.commits(indices), probability, self._curve.pairs_left())
+        return Guess(known.commits(indices), probability)
 
     def _hash(self, index: int) -> str:
         return self._known.good if index == REFERENCE else self._known.candidates[index]

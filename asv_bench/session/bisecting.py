@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
-from asv_bench.bisect.account import ProbeLines, answer_lines, commit_table
+from asv_bench.bisect.account import answer_lines, commit_table, probe_line
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, SearchPlan, Stage, Step
 from asv_bench.bisect.search import Search
 from asv_bench.compare.verdict import Comparison
@@ -22,11 +22,22 @@ from asv_bench.output.issue_text import described, repeating
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import TableFiles
-from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
+from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.words import processes_apart
+
+BY_OUTCOME = {
+    Outcome.FOUND: ExitCode.REGRESSION,
+    Outcome.NONE: ExitCode.GOOD,
+    Outcome.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+}
+DOING = {
+    Stage.GATE: "comparing the ends",
+    Stage.SEARCH: "searching",
+    Stage.CONFIRMATION: "confirming",
+}
 
 
 class Searching(Session):
@@ -124,14 +135,31 @@ class Bisecting(Searching):
 
     def measure(self, source: RoundSource) -> ExitCode:
         """See `Session`."""
-        lines = ProbeLines(self._console, self._by_hash, self._plan.comparison.cap)
+        most, done = self._plan.comparison.cap, 0
+        doing: tuple[Stage, str] = Stage.GATE, ""
 
-        def on_probe(probe: Probe) -> None:
-            self._probes.append(probe)
-            self._record.samples.append(probe.to_json())
-            lines.show(probe, is_kept=len(self._probes) <= self._log.restored)
+        with ExitStack() as bars:
+            warming = "warming up (each end once), then measuring"
+            bar = bars.enter_context(Progress(self._console, warming, most, "pairs at most"))
 
-        with lines:
+            def on_probe(probe: Probe) -> None:
+                nonlocal bar, doing, done
+                self._probes.append(probe)
+                self._record.samples.append(probe.to_json())
+                now = probe.stage, probe.commit if probe.stage is Stage.CONFIRMATION else ""
+                if now != doing:
+                    doing, done = now, 0
+                    bars.close()
+                    counted = (None, "pairs") if probe.guess else (most, "pairs at most")
+                    bar = bars.enter_context(Progress(self._console, DOING[probe.stage], *counted))
+                done += 1
+                if probe.guess is not None:
+                    line = probe_line(len(self._probes), probe, probe.guess, self._by_hash)
+                    print_sentences(self._console, [line])
+                # A kept pair took no time, and says nothing of the time that is left.
+                if len(self._probes) > self._log.restored:
+                    bar.show(done, DOING[probe.stage])
+
             self.finding = Search(
                 lambda part: Logged(source, self._log, part),
                 self._good,

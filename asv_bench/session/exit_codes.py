@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import IntEnum
 
-from asv_bench.bisect.finding import Outcome
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 
@@ -24,14 +23,6 @@ class ExitCode(IntEnum):
     INCONCLUSIVE = 4
     NOTHING_MEASURED = 5
     INTERRUPTED = 130
-
-
-BY_OUTCOME = {
-    Outcome.FOUND: ExitCode.REGRESSION,
-    Outcome.NONE: ExitCode.GOOD,
-    Outcome.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
-}
-"""The codes of bisections."""
 
 
 def exit_codes_text() -> str:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from asv_bench.bisect.account import FileWords
+from asv_bench.bisect.account import file_lines, file_table, try_line
 from asv_bench.bisect.file_search import FileFinding, FileSearch, FileTry
 from asv_bench.bisect.finding import Direction, SearchPlan
 from asv_bench.compare.comparison import Headway
@@ -21,8 +21,8 @@ from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import TableFiles
-from asv_bench.session.bisecting import Searching
-from asv_bench.session.exit_codes import BY_OUTCOME, ExitCode
+from asv_bench.session.bisecting import BY_OUTCOME, Searching
+from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.subjects.declared import DeclaredSubject
 
@@ -47,11 +47,11 @@ class SearchingFiles(Searching):
         self._scratch = ExitStack()
         self._commits: dict[tuple[int, ...], str] = {}
         self._changes, self._left_out = self._find_changes(subject)
-        self._words = FileWords(self._changes, self._bad)
+        self._labels = [change.label for change in self._changes]
         among = {
             "good": self._good.to_json(),
             "bad": self._bad.to_json(),
-            "files": [change.label for change in self._changes],
+            "files": self._labels,
         }
         super().__init__(subject, among, direction, plan, files, how)
         self.finding: FileFinding | None = None
@@ -114,7 +114,7 @@ class SearchingFiles(Searching):
             bar.show(now.kept, f"comparing ({part})")
 
         def on_try(tried: FileTry) -> None:
-            print_sentences(self._console, [self._words.line(tried)])
+            print_sentences(self._console, [try_line(tried, self._labels)])
 
         with bar:
             self.finding = FileSearch(
@@ -137,17 +137,17 @@ class SearchingFiles(Searching):
         """Print the parts that were compared, and the answer."""
         answers = self._answers()
         if self.finding is not None:
-            self._files.show(self._words.table(self.finding), page=self._page(answers))
+            self._files.show(file_table(self.finding, self._labels), page=self._page(answers))
         first, *others = answers
         print_sentences(self._console, [first], "bold")
         print_sentences(self._console, others)
 
     def _answers(self) -> list[str]:
         if self.finding is not None:
-            return self._words.answer(self.finding)
+            return file_lines(self.finding, self._labels)
         if not self._changes:
             return [f"{self._bad.short} changes no file that matters to what is measured."]
-        only = self._changes[0].label
+        only = self._labels[0]
         return [f"{self._bad.short} changes one file only, {only}: there is nothing to divide."]
 
     def _apart(self) -> list[str]:
@@ -162,7 +162,7 @@ class SearchingFiles(Searching):
         return self._issue(
             heading=f"{self._benchmark}: {answers[0]}",
             commits=f"{described(self._bad)} against {described(self._good)}",
-            tables=[self._words.table(self.finding)],
+            tables=[file_table(self.finding, self._labels)],
             remarks=[*answers[1:], *self._apart(), *self._record.warnings],
             names=lasting_names(self._ends),
         )

@@ -80,11 +80,15 @@ def test_documents_are_one_part_and_the_last(
     assert len(found) <= 5
 
 
-def test_two_files_that_each_do_a_part(kvtrail, made) -> None:
-    said = kvtrail(made(TWO_OF_FIVE, FIVE, CHANGED), "bisect", "HEAD", "--files")
+@pytest.mark.parametrize(("names", "guilty"), [("abcde", [[1], [3]]), ("bd", [[0], [1]])])
+def test_two_files_that_each_do_a_part(kvtrail, made, names: str, guilty) -> None:
+    before, after = (
+        {f"src/{one}.py": of[f"src/{one}.py"] for one in names} for of in (FIVE, CHANGED)
+    )
+    said = kvtrail(made(TWO_OF_FIVE, before, after), "bisect", "HEAD", "--files")
     assert said.code == 3
     finding = said.record["results"]["finding"]
-    assert [one["changes"] for one in finding["guilty"]] == [[1], [3]]
+    assert [one["changes"] for one in finding["guilty"]] == guilty
     # However many there are, they err no more often than one comparison may.
     assert [one["alpha"] for one in finding["guilty"]] == [0.001, 0.0005]
     # Of log 1.32 the one is log 1.1, the other log 1.2.
