@@ -70,7 +70,7 @@ def calibrate(
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
     files = outputs.files()
-    plan = plan_of(pairs).with_margin(how.margin / 100)
+    plan = plan_of(pairs, how.margin)
     subject = asked.choice(command, benchmark, how, near=(commit,)).subject("calibrate")
     given = commit, subject.resolve(commit or (*subject.labels, "HEAD")[0])
     Calibrating(

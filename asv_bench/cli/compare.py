@@ -60,30 +60,35 @@ def compare(
     where it stopped.
     """
     closing = parse_gate(gate)
-    plan = plan_of(pairs, quick).with_margin(how.margin / 100)
     files = outputs.files()
     names, words = _ends([base, head, *(command or [])], named_base, named_head)
     choice = asked.choice(words, benchmark, how, hosts, near=names)
     chosen = choice.subject("compare")
-    refuse_hopeless(plan, len(chosen.metrics))
+    plan = plan_of(pairs, how.margin, len(chosen.metrics), quick=quick)
     given = ends_of(chosen, names, files.console)
     question = of_two(chosen, given, anyway=how.anyway, gate=closing, options=choice.words())
     Comparing(chosen, question, plan, files, how, hosts).answer()
 
 
 def plan_of(
-    pairs: int | None, quick: bool = False, flag: str = "--pairs", benchmarks: int = 1
+    pairs: int | None, margin: float, benchmarks: int = 1, *, quick: bool = False
 ) -> ComparisonPlan:
-    """The plan with so many pairs at most, as the option of this name and --quick say.
+    """The plan with so many pairs at most, and a margin in per cent.
 
-    `benchmarks` is how many are compared at least. Raises Refused if both options are given, or the
-    pairs are too few.
+    Raises Refused if --quick is given beside the pairs, or they cannot show a difference of one
+    among so many benchmarks.
     """
     if pairs is not None and quick:
-        raise Refused(f"--quick and {flag} exclude each other: either is the most to measure.")
+        raise Refused("--quick and a number of pairs exclude each other: either is the most.")
     if quick:
         pairs = QUICK_PAIRS
-    return ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs, benchmarks)
+    plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
+    if not plan.can_differ(benchmarks):
+        raise Refused(
+            f"among {benchmarks} benchmarks, {plan.cap} pairs cannot show a difference of one; "
+            f"take more, or fewer benchmarks."
+        )
+    return plan.with_margin(margin / 100)
 
 
 def _ends(
@@ -96,12 +101,3 @@ def _ends(
     if base is not None or head is not None or len(given) < 2:
         raise Refused("compare needs two commits or labels: kvtrail compare BASE HEAD.")
     return (given[0], given[1]), given[2:]
-
-
-def refuse_hopeless(plan: ComparisonPlan, count: int) -> None:
-    """Refuse a plan that cannot show a difference of one among so many benchmarks."""
-    if not plan.can_differ(count):
-        raise Refused(
-            f"among {count} benchmarks, {plan.cap} pairs cannot show a difference of one; take at "
-            f"least {plan.least_cap(count)}, or fewer benchmarks."
-        )

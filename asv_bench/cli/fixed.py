@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.compare import plan_of, refuse_hopeless
+from asv_bench.cli.compare import plan_of
 from asv_bench.compare.plan import QUICK_PAIRS
 from asv_bench.compare.repair import Repair, State, repair_of
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -68,7 +68,6 @@ def fixed(
     slower than PARENT; 4: inconclusive; 5: nothing could be measured; 1: a failure; 2: refused;
     130: interrupted, and the same command goes on where it stopped.
     """
-    plan = plan_of(rounds, quick, "--rounds", NAMES).with_margin(how.margin / 100)
     files = outputs.files()
     is_alone = len(commits) == 1
     if not is_alone and len(commits) < NAMES:
@@ -82,7 +81,8 @@ def fixed(
     names = commits[:NAMES]
     if is_alone:
         names = [parent_of(chosen, names[0]), names[0], "HEAD"]
-    refuse_hopeless(plan, len(ROLES.contrasts) * len(chosen.metrics))
+    count = len(ROLES.contrasts) * len(chosen.metrics)
+    plan = plan_of(rounds, how.margin, count, quick=quick)
     three = ends_of(chosen, names, files.console)
     question = _question(chosen, three, plan.confidence, anyway=how.anyway, is_alone=is_alone)
     Comparing(chosen, question, plan, files, how, hosts).answer()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.compare import plan_of, refuse_hopeless
+from asv_bench.cli.compare import plan_of
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
@@ -54,7 +54,6 @@ def swap(
     The four cells run next to each other in every round. The subject's file gives setup and measure
     the commit's tree and $KVTRAIL_LABEL. Exit codes are those of compare.
     """
-    plan = plan_of(rounds, benchmarks=CONTRASTS).with_margin(how.margin / 100)
     files = outputs.files()
     asked = SubjectOptions(subject, "commits", devices)
     chosen = asked.choice((), metric, how, hosts).subject("swap")
@@ -62,7 +61,7 @@ def swap(
         raise Refused("swap needs a subject with labels; name its file with --subject.")
     if old == new:
         raise Refused(f"{old} is both the old and the new label; give two of them.")
-    refuse_hopeless(plan, CONTRASTS * len(chosen.metrics))
+    plan = plan_of(rounds, how.margin, CONTRASTS * len(chosen.metrics))
     given = ends_of(chosen, (base, head), files.console)
     commits, labels = (given[0][1].hash, given[1][1].hash), (old, new)
     cells = [under_label(commit, label) for commit in commits for label in labels]

@@ -33,8 +33,6 @@ class Headway:
     measured: int  # with those that were discarded
     kept: int  # of the open benchmark with the fewest
     next_look: int  # kept pairs at which the evidence is judged next
-    cap: int  # and for the last time
-    open_benchmarks: tuple[str, ...]  # those without an answer yet
 
 
 OnPair = Callable[[Headway, Mapping[str, Pair]], None]
@@ -215,12 +213,8 @@ class CommitComparison:
             case = self._cases[name]
             (case.kept if pair.discarded is None else case.discarded).append(pair)
         if self._on_pair is not None:
-            open_benchmarks = tuple(self._open())
-            kept = min((len(self._cases[name].kept) for name in open_benchmarks), default=0)
-            progress = Headway(
-                self._measured, kept, self._next_look, self._plan.cap, open_benchmarks
-            )
-            self._on_pair(progress, pairs)
+            kept = min((len(self._cases[name].kept) for name in self._open()), default=0)
+            self._on_pair(Headway(self._measured, kept, self._next_look), pairs)
 
     def _count(self, failure: SampleFailed) -> None:
         failed = [name for one in failure.benchmarks for name in self._contrasts_of(one)]
@@ -246,9 +240,10 @@ class CommitComparison:
                 self._close(name, enough[name], verdict, reason, entry)
         for name in used.keys() - enough.keys():
             case = self._cases[name]
+            lost = [*(pair.discarded or "" for pair in case.discarded), *case.failures]
             reason = (
-                f"{len(case.discarded) + len(case.failures)} pairs were discarded or failed, which "
-                f"is all that may be replaced; the last: {self._example(case)}"
+                f"{len(lost)} pairs were discarded or failed, which is all that may be replaced; "
+                f"the last: {lost[-1]}"
             )
             self._close(name, used[name], Verdict.INCONCLUSIVE, reason)
 
@@ -260,11 +255,6 @@ class CommitComparison:
         counted = (None, Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
         verdicts = [case.answer and case.answer.verdict for case in self._cases.values()]
         return sum(verdict in counted for verdict in verdicts)
-
-    def _example(self, case: _Case) -> str:
-        if case.failures:
-            return case.failures[-1]
-        return case.discarded[-1].discarded or ""
 
     def _close(
         self,

@@ -22,7 +22,6 @@ from asv_bench.stats.paired import (
     guarded_rank_sum_p,
     hodges_lehmann,
     holm,
-    least_rank_sum_p,
     location_p,
     pooled_p,
     separation_p,
@@ -164,7 +163,7 @@ def verdicts(
 
 
 def why_open(evidence: Evidence, number: int, plan: ComparisonPlan) -> str:
-    """A clause about figures that seem to decide at look `number`, and do not; "" where none do.
+    """A clause about an interval that seems to decide at look `number`, and does not; else "".
 
     `evidence` is of one comparison.
     """
@@ -175,11 +174,6 @@ def why_open(evidence: Evidence, number: int, plan: ComparisonPlan) -> str:
             f"the interval lies within the margin of {100 * plan.margin:g} %, and to be called "
             f"equivalent after {evidence.pairs} pairs asks for more: p "
             f"{float(evidence.equivalence_p):.2g} in place of {level:.2g} at most"
-        )
-    if evidence.test is Criterion.SEPARATION and evidence.p <= least_rank_sum_p(evidence.pairs):
-        return (
-            f"the two do not overlap, but after {evidence.pairs} pairs only a gap as wide as "
-            f"either side scatters would tell them apart"
         )
     return ""
 

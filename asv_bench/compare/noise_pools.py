@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from asv_bench.compare.judging import within_commit
 from asv_bench.measure.log import conditions, file_of
@@ -21,6 +24,7 @@ from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.stats.paired import POOL_SIZE
 
 FOLDER = WORKPLACE / ".asv" / "noise"
+_Differences = dict[str, list[Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]]]
 
 
 class NoisePools:
@@ -40,10 +44,11 @@ class NoisePools:
         measured = {"subject": subject, **conditions(record)}
         self.path = file_of(measured, folder or FOLDER, "{}.json")
         self.complaints: list[str] = []
-        self._differences: dict[str, list[float]] = {}
+        self._differences: _Differences = {}
         if self.path.exists():
             try:
-                self._differences = read_stored(self.path, "a file of noise", _parsed)
+                kept = partial(msgspec.convert, type=_Differences)
+                self._differences = read_stored(self.path, "a file of noise", kept)
             except UnreadableFile as error:
                 self.complaints.append(
                     f"{error} The noise is learnt again from the comparisons to come."
@@ -67,13 +72,3 @@ class NoisePools:
             pool = [*self._differences.get(name, []), *added]
             self._differences[name] = pool[-POOL_SIZE:]
         write_text(self.path, json.dumps(self._differences) + "\n")
-
-
-def _parsed(content: dict[str, Any]) -> dict[str, list[float]]:
-    return {str(name): [_finite(one) for one in pool] for name, pool in content.items()}
-
-
-def _finite(value: Any) -> float:
-    if not isinstance(value, float) or not abs(value) < float("inf"):
-        raise ValueError(f"{value!r} is no difference")
-    return value

@@ -68,8 +68,6 @@ EARLY_LOOKS = (
 LOCATION_LOOKS = (14, 18, 24, 30)
 LEAST_CAP = 6
 LEAST_FOR_LOCATION = 12
-_FAR = 24
-"""Beyond the least cap of as many benchmarks as anybody compares at once."""
 
 
 def looks_at(*location: int) -> tuple[Look, ...]:
@@ -94,15 +92,16 @@ class ComparisonPlan:
     confidence: float = 0.95  # of the interval that is shown
 
     @classmethod
-    def with_cap(cls, pairs: int, benchmarks: int = 1) -> ComparisonPlan:
+    def with_cap(cls, pairs: int) -> ComparisonPlan:
         """The plan with another cap, and looks at location at the same fractions of it.
 
-        Refused if so few pairs could never be significant, with the least for so many benchmarks.
+        Refused if so few pairs could never be significant.
         """
         if pairs < LEAST_CAP:
+            # One more than the least, at which a narrow gap between the two commits tells nothing.
             raise Refused(
                 f"{pairs} pairs can never be significant at {cls().alpha}; take at least "
-                f"{cls.least_cap(benchmarks)}."
+                f"{LEAST_CAP + 1}."
             )
         if pairs < LEAST_FOR_LOCATION:
             # Signs alone cannot be significant: the last look has what the ones before it leave.
@@ -122,16 +121,6 @@ class ComparisonPlan:
     def for_one(self, name: str, margins: Mapping[str, float]) -> ComparisonPlan:
         """The plan for one of several benchmarks, some of which have margins of their own."""
         return self.with_margin(margins[name]) if name in margins else self
-
-    @classmethod
-    def least_cap(cls, benchmarks: int) -> int:
-        """The cap from which on `can_differ` is true for so many benchmarks.
-
-        It is more than `LEAST_CAP`, at which a narrow gap between the two commits tells nothing.
-        """
-        caps = range(LEAST_CAP + 1, _FAR)
-        hopeless = [cap for cap in caps if not cls.with_cap(cap).can_differ(benchmarks)]
-        return max(hopeless, default=LEAST_CAP) + 1
 
     def can_differ(self, benchmarks: int) -> bool:
         """Whether the clearest pairs could call any of so many benchmarks slower or faster.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from asv_bench.compare.plan import ComparisonPlan
@@ -66,26 +66,18 @@ def comparison_table(
 ) -> Table:
     """A row for each benchmark; `margins` are of those that have their own."""
     rows = [_row(comparison) for comparison in comparisons]
-    words = {one.word for one in comparisons if one.verdict in (Verdict.SLOWER, Verdict.FASTER)}
     is_judged = any(one.verdict.is_clear or one.pairs_used for one in comparisons)
-    return Table(COLUMNS, rows, title, definition(plan, margins, words) if is_judged else "")
+    return Table(COLUMNS, rows, title, _definition(plan, margins) if is_judged else "")
 
 
-def definition(
-    plan: ComparisonPlan,
-    margins: Mapping[str, float] = MappingProxyType({}),
-    words: Collection[str] = (),
-) -> str:
-    """What the verdicts mean under this plan; `words` are what slower and faster are called."""
-    plain = [str(Verdict.SLOWER), str(Verdict.FASTER)]
-    others = sorted({*words}.difference(plain))
-    shown = others if others and not {*words}.intersection(plain) else [*plain, *others]
+def _definition(plan: ComparisonPlan, margins: Mapping[str, float]) -> str:
+    """What the verdicts mean under this plan."""
     own = ", ".join(f"{100 * margin:g} % of {name}" for name, margin in margins.items())
     instead = f" Margins of their own: {own}." if own else ""
     return (
-        f"{', '.join(shown)}: the change is real ({1000 * plan.alpha:g} in 1,000 comparisons "
-        f"without one would say so, again at each rerun) and about {100 * plan.minimum_effect:g} % "
-        f"or more. equivalent: a typical process is shown to be within {100 * plan.margin:g} %. "
+        f"slower, faster: the change is real ({1000 * plan.alpha:g} in 1,000 comparisons without "
+        f"one would say so, again at each rerun) and about {100 * plan.minimum_effect:g} % or "
+        f"more. equivalent: a typical process is shown to be within {100 * plan.margin:g} %. "
         f"Intervals are of {percentage(plan.confidence, 0)} confidence where there are six pairs "
         f"or more.{instead}"
     )
@@ -139,13 +131,6 @@ def _row(comparison: Comparison) -> Row:
         comparison.p,
         comparison.unit,
     )
-
-
-def pair_line(number: int, pair: Pair) -> str:
-    """One pair in a line: by how much the head's figure differs from the base's."""
-    effect = percentage(pair.effect, 2, signed=True)
-    why = f", discarded: {pair.discarded}" if pair.discarded else ""
-    return f"pair {number} of {pair.base.benchmark}: {effect}{why}"
 
 
 def clock_findings(pairs: Iterable[Pair]) -> list[str]:

@@ -14,7 +14,6 @@ from asv_bench.compare.tables import (
     comparison_table,
     headline,
     others_lines,
-    pair_line,
     worst_first,
 )
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -29,6 +28,7 @@ from asv_bench.output.console import Verbosity, print_sentences, print_table, ve
 from asv_bench.output.issue_text import described, lasting_names, place_of
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import TableFiles
+from asv_bench.output.table import percentage
 from asv_bench.session.exit_codes import ExitCode, exit_code, gate_text
 from asv_bench.session.options import MeasuringOptions
 from asv_bench.session.session import Session
@@ -176,8 +176,11 @@ class Comparing(Session):
 
         def on_pair(now: Headway, measured: Mapping[str, Pair]) -> None:
             if verbosity() is Verbosity.VERBOSE:
-                lines = (pair_line(now.measured, pair) for pair in measured.values())
-                print_sentences(self._console, lines)
+                for name, pair in measured.items():
+                    effect = percentage(pair.effect, 2, signed=True)
+                    why = f", discarded: {pair.discarded}" if pair.discarded else ""
+                    line = f"pair {now.measured} of {name}: {effect}{why}"
+                    print_sentences(self._console, [line])
             # Kept pairs take no time, and say nothing of the time that is left.
             if now.measured > self._log.restored:
                 bar.show(now.kept, f"comparing, an answer is possible after {now.next_look}")
