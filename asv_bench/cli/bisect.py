@@ -11,8 +11,7 @@ from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE
 from asv_bench.measure.samples import Metric
-from asv_bench.session.bisecting import Bisecting
-from asv_bench.session.files import SearchingFiles
+from asv_bench.session.bisecting import Bisecting, SearchingFiles
 from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     MOST,

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
-from asv_bench.bisect.account import answer_lines, commit_table, probe_line
-from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, SearchPlan, Stage, Step
+from asv_bench.bisect.account import (
+    answer_lines,
+    commit_table,
+    file_lines,
+    file_table,
+    probe_line,
+    try_line,
+)
+from asv_bench.bisect.file_search import FileFinding, FileSearch, FileTry
+from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, SearchPlan, Stage
 from asv_bench.bisect.search import Search
+from asv_bench.compare.comparison import Headway
 from asv_bench.compare.verdict import Comparison
+from asv_bench.errors import Refused
 from asv_bench.explain.why import why
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit, kind_of, short
-from asv_bench.git.trees import changes_between
+from asv_bench.git.trees import FileChange, PartCommits, changes_between
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences, print_table
-from asv_bench.output.issue_text import described, repeating
+from asv_bench.output.issue_text import described, lasting_names, repeating
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import TableFiles
@@ -45,6 +57,8 @@ class Searching(Session):
 
     `among` says what is searched, for the record.
     """
+
+    finding: Finding | FileFinding | None = None
 
     def __init__(
         self,
@@ -74,12 +88,18 @@ class Searching(Session):
         self._pool = self._noise.of([self._benchmark]).get(self._benchmark, [])
         return []
 
-    def _outcome(self, code: ExitCode) -> str:
-        return self._direction if code is ExitCode.REGRESSION else super()._outcome(code)
+    def results(self) -> dict[str, Any]:
+        """See `Session`."""
+        if self.finding is None:
+            return {"finding": None}
+        found = {"outcome": self._direction} if self.finding.outcome is Outcome.FOUND else {}
+        return {"finding": self.finding.to_json(), **found}
 
 
 class Bisecting(Searching):
     """One bisection from its first process to its record."""
+
+    finding: Finding | None
 
     def __init__(
         self,
@@ -108,7 +128,6 @@ class Bisecting(Searching):
         self._commits = commits
         self._by_hash = {commit.hash: commit for commit in commits}
         self._probes: list[Probe] = []
-        self.finding: Finding | None = None
 
     def known(self) -> ExitCode | None:
         """See `Session`: what is measured is the same at both ends."""
@@ -211,27 +230,24 @@ class Bisecting(Searching):
         """Find out what differs besides time at the commits that are named."""
         if not finding.confirmed_steps:
             return
+        row = [Commit(self._good), *self._commits]
         # The answer stands already, and Ctrl-C leaves it.
         looking = Progress(self._console, "looking at what differs besides time")
         with suppress(KeyboardInterrupt), looking:
-            self._why = [line for step in finding.confirmed_steps for line in self._lines(step)]
-
-    def _lines(self, step: Step) -> list[str]:
-        """What differs besides time at a commit that is named."""
-        place = next(at for at, one in enumerate(self._commits) if one.hash == step.commits[0])
-        before = self._commits[place - 1] if place else Commit(self._good)
-        head = self._by_hash[step.commit]
-        is_slower = (step.effect > 0) == (self._metric.better == "lower")
-        lines = why(
-            self._subject,
-            before,
-            head,
-            self._options,
-            self._subject.cells,
-            sign=1 if is_slower else -1,
-            has_commits=False,
-        )
-        return [f"{head.short}: {line[0].lower()}{line[1:]}" for line in lines]
+            for step in finding.confirmed_steps:
+                before = row[[commit.hash for commit in row].index(step.commits[0]) - 1]
+                head = self._by_hash[step.commit]
+                is_slower = (step.effect > 0) == (self._metric.better == "lower")
+                lines = why(
+                    self._subject,
+                    before,
+                    head,
+                    self._options,
+                    self._subject.cells,
+                    sign=1 if is_slower else -1,
+                    has_commits=False,
+                )
+                self._why += [f"{head.short}: {line[0].lower()}{line[1:]}" for line in lines]
 
     def _next_question(self) -> list[str]:
         """How to ask which files of the one commit that is named did it, and what a merge brought.
@@ -276,12 +292,152 @@ class Bisecting(Searching):
 
     def results(self) -> dict[str, Any]:
         """See `Session`."""
-        finding = self.finding
+        stages = [probe.stage for probe in self._probes]
         return {
-            "pairs": {
-                str(stage): sum(probe.stage is stage for probe in self._probes) for stage in Stage
-            },
+            "pairs": {str(stage): stages.count(stage) for stage in Stage},
             "pool": len(self._pool),
             "why": self._why,
-            "finding": None if finding is None else finding.to_json(),
+            **super().results(),
         }
+
+
+class SearchingFiles(Searching):
+    """One search among the files of a change, from its first process to its record."""
+
+    finding: FileFinding | None
+
+    def __init__(
+        self,
+        subject: DeclaredSubject,
+        # What the user calls the two commits, without the change and with it, and what they are.
+        ends: Sequence[tuple[str, Commit]],
+        direction: Direction,
+        plan: SearchPlan,
+        files: TableFiles,
+        how: MeasuringOptions,
+    ) -> None:
+        if subject.labels:
+            raise Refused("labels have no files of their own: --files takes commits.")
+        self._ends = ends
+        (_, self._good), (_, self._bad) = ends
+        self._scratch = ExitStack()
+        self._commits: dict[tuple[int, ...], str] = {}
+        self._changes, self._left_out = self._find_changes(subject)
+        self._labels = [change.label for change in self._changes]
+        among = {
+            "good": self._good.to_json(),
+            "bad": self._bad.to_json(),
+            "files": self._labels,
+        }
+        super().__init__(subject, among, direction, plan, files, how)
+
+    def _find_changes(self, subject: DeclaredSubject) -> tuple[list[FileChange], int]:
+        """The changes that matter to what is measured, and how many do not."""
+        repository = subject.repository_of(self._good.hash)
+        all_changes = changes_between(self._good.hash, self._bad.hash, repository)
+        scratch = self._scratch.enter_context(tempfile.TemporaryDirectory(prefix="kvtrail-"))
+        self._parts = PartCommits(self._good.hash, repository, Path(scratch))
+        found = []
+        for change in all_changes:
+            commit = self._parts.commit([change])
+            subject.add(commit, self._parts.repository)
+            if not subject.are_same(self._good.hash, commit):
+                found.append(change)
+        # Sorting keeps the order of each kind.
+        return sorted(found, key=lambda change: change.is_prose), len(all_changes) - len(found)
+
+    def _commit_of(self, numbers: tuple[int, ...]) -> str:
+        """The good commit with these changes made."""
+        if not numbers:
+            return self._good.hash
+        if len(numbers) == len(self._changes):
+            return self._bad.hash
+        if numbers not in self._commits:
+            commit = self._parts.commit([self._changes[number] for number in numbers])
+            self._subject.add(commit, self._parts.repository)
+            self._commits[numbers] = commit
+        return self._commits[numbers]
+
+    def known(self) -> ExitCode | None:
+        """See `Session`: there is nothing to divide."""
+        return None if len(self._changes) > 1 else ExitCode.GOOD
+
+    def settle(self) -> ExitCode:
+        """See `Session`: parts of the change are not needed any more then."""
+        with self._scratch:
+            return super().settle()
+
+    def names(self) -> Sequence[str]:
+        """See `Session`."""
+        return [self._good.hash, self._bad.hash]
+
+    def begin(self) -> list[str]:
+        """See `Session`."""
+        what = (
+            f"searching {len(self._changes)} files of {self._bad.short} for "
+            f"{self._direction.phrase}"
+        )
+        return [what, *self._apart(), *super().begin()]
+
+    def measure(self, source: RoundSource) -> ExitCode:
+        """See `Session`."""
+        bar = Progress(self._console, "warming up (each end once), then measuring", None, "pairs")
+
+        def on_pair(part: str, now: Headway, pairs: Mapping[str, Pair]) -> None:
+            measured = [{"stage": part, **pair.to_json()} for pair in pairs.values()]
+            self._record.samples.extend(measured)
+            bar.show(now.kept, f"comparing ({part})")
+
+        def on_try(tried: FileTry) -> None:
+            print_sentences(self._console, [try_line(tried, self._labels)])
+
+        with bar:
+            self.finding = FileSearch(
+                lambda part: Logged(source, self._log, part),
+                self._commit_of,
+                self._good.hash,
+                self._bad.hash,
+                len(self._changes),
+                self._metric,
+                likely=sum(not change.is_prose for change in self._changes),
+                direction=self._direction,
+                plan=self._plan,
+                pool=self._pool,
+                on_pair=on_pair,
+                on_try=on_try,
+            ).run()
+        return BY_OUTCOME[self.finding.outcome]
+
+    def print_answer(self) -> None:
+        """Print the parts that were compared, and the answer."""
+        answers = self._answers()
+        if self.finding is not None:
+            self._files.show(file_table(self.finding, self._labels), page=self._page(answers))
+        first, *others = answers
+        print_sentences(self._console, [first], "bold")
+        print_sentences(self._console, others)
+
+    def _answers(self) -> list[str]:
+        if self.finding is not None:
+            return file_lines(self.finding, self._labels)
+        if not self._changes:
+            return [f"{self._bad.short} changes no file that matters to what is measured."]
+        only = self._labels[0]
+        return [f"{self._bad.short} changes one file only, {only}: there is nothing to divide."]
+
+    def _apart(self) -> list[str]:
+        """What is not searched, as it does not matter."""
+        number = self._left_out
+        files = "1 file is" if number == 1 else f"{number} files are"
+        return [f"{files} left out, being no part of what is measured"] if number else []
+
+    def _page(self, answers: Sequence[str]) -> str:
+        """The answer as text for an issue."""
+        assert self.finding is not None
+        return self._issue(
+            heading=f"{self._benchmark}: {answers[0]}",
+            commits=f"{described(self._bad)} against {described(self._good)}",
+            tables=[file_table(self.finding, self._labels)],
+            remarks=[*answers[1:], *self._apart(), *self._record.warnings],
+            names=lasting_names(self._ends),
+        )

@@ -119,7 +119,7 @@ class Session(ABC):
         self._record.notes += self._subject.remarks
         self._record.results = {
             "exit_code": int(code),
-            "outcome": self._outcome(code),
+            "outcome": code.name.lower(),
             "seconds": self.seconds,
             **self.results(),
             **hosts_json(self._fleet),
@@ -213,9 +213,6 @@ class Session(ABC):
             if is_answer:
                 self._log.finish()
         return code
-
-    def _outcome(self, code: ExitCode) -> str:
-        return code.name.lower()
 
     def _issue(
         self,
