@@ -321,51 +321,39 @@ def most_suspect(gaps: Sequence[Gap], *, is_proven: bool) -> tuple[range, float]
 def _outcome(
     known: Searched, gate: Comparison, main: ComparedGap | None
 ) -> tuple[Outcome, RangeShape, str]:
+    plan, pairs = known.plan, known.pairs
     several = RangeShape.SEVERAL_STEPS if len(known.confirmed) > 1 else RangeShape.ONE_STEP
     if main is not None and main.is_confirmed:
         return Outcome.FOUND, several, "compared with the commit before it by pairs of their own"
-    if not known.is_changed:
-        shape = several if known.confirmed else RangeShape.NOTHING
-        is_open, reason = _without_change(known, gate)
-        if is_open:
-            return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
-        return Outcome.NONE, shape, reason
-    undecided = [
-        one.comparison
-        for one in known.suspicions.values()
-        if not one.is_confirmed and one.comparison.verdict is not Verdict.EQUIVALENT
-    ]
-    if known.pairs >= known.plan.most_pairs:
-        reason = f"after {known.pairs} pairs of the search no commit is certain enough"
-    elif undecided:
-        last = undecided[-1]
-        reason = (
-            f"compared with the commit before it, {short(last.head)} is {last.word}, and the "
-            f"commits around it do not show a step that lasts"
+    if known.is_changed:
+        is_open = any(
+            not one.is_confirmed and one.comparison.verdict is not Verdict.EQUIVALENT
+            for one in known.suspicions.values()
         )
-    elif abs(known.curve.levels()[-1].mean) < math.log1p(known.plan.comparison.margin):
-        reason = "the ends differed when they were compared, but by less in the search"
-    else:
+        is_smaller = abs(known.curve.levels()[-1].mean) < math.log1p(plan.comparison.margin)
+        if is_open or is_smaller or pairs >= plan.most_pairs:
+            reason = f"after {pairs} pairs of the search no commit is certain enough"
+            return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
         return Outcome.INCONCLUSIVE, RangeShape.SLOPE, _slope(known)
-    return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
-
-
-def _without_change(known: Searched, gate: Comparison) -> tuple[bool, str]:
-    """Whether it is open if there is a change, and why."""
-    plan = known.plan
+    shape = several if known.confirmed else RangeShape.NOTHING
     if gate.verdict is Verdict.INCONCLUSIVE:
         reason = f"no {known.direction} of the range was shown, nor that there is none of "
-        return True, gate.reason or f"{reason}{100 * plan.comparison.margin:g} %"
+        reason = gate.reason or f"{reason}{100 * plan.comparison.margin:g} %"
+        return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
     if gate.verdict is not Verdict.EQUIVALENT:
-        return False, f"the last commit is {gate.word} than the first"
-    reason = f"the last commit is {gate.verdict} to the first"
+        return Outcome.NONE, shape, f"the last commit is {gate.word} than the first"
+    reason = "the last commit is equivalent to the first"
     if not plan.is_inside:
-        return False, reason
-    if known.pairs >= plan.most_pairs:
-        return True, f"{reason}, and {known.pairs} pairs were too few to say that of those between"
+        return Outcome.NONE, shape, reason
+    if pairs >= plan.most_pairs:
+        reason += f", and {pairs} pairs were too few to say that of those between"
+        return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
     looked = len(known.curve.levels()) - 1
-    commits = "1 commit" if looked == 1 else f"{looked} commits"
-    return False, f"{reason}, and no change was found at {commits} measured between them"
+    return (
+        Outcome.NONE,
+        shape,
+        f"{reason}, and no change was found between, where {looked} were tried",
+    )
 
 
 def _slope(known: Searched) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from asv_bench.cli.compare import plan_of
 from asv_bench.compare.plan import QUICK_PAIRS
-from asv_bench.compare.repair import Repair, State, repair_of
+from asv_bench.compare.repair import Repair, State
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
@@ -31,6 +31,7 @@ from asv_bench.session.options import (
     ends_of,
     parent_of,
 )
+from asv_bench.stats.paired import share_in_rounds
 from asv_bench.subjects.declared import DeclaredSubject
 
 ROLES = Roles("parent", "culprit", "head")
@@ -123,8 +124,14 @@ def _question(
             first, whole, second = (by_name.get(named(metric.name, one)) for one in ends)
             assert first is not None
             assert second is not None
-            three = first, whole or replace(first, head=head), second
-            repairs.append(repair_of(metric.name, three, pairs, confidence))
+            share = None
+            if (first.verdict, second.verdict) == (Verdict.SLOWER, Verdict.FASTER):
+                # In one round both contrasts have the same life of the culprit.
+                lost = {one.head.started_at: one.log_ratio for one in pairs[first.benchmark]}
+                won = {one.base.started_at: -one.log_ratio for one in pairs[second.benchmark]}
+                share = share_in_rounds(lost, won, confidence)
+            whole = whole or replace(first, head=head)
+            repairs.append(Repair(metric.name, first, whole, second, share))
         return _conclusion(repairs)
 
     return Question(

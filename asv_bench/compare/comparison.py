@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from asv_bench.compare.judging import Evidence, judge, weigh, why_open
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
@@ -49,38 +49,26 @@ class _Case:
     answer: Comparison | None = None
 
 
-def summarize_pairs(
-    base: str,
-    head: str,
-    benchmark: str,
+def with_pairs(
+    answer: Comparison,
     pairs: Sequence[Pair],
     plan: ComparisonPlan,
-    verdict: Verdict = Verdict.INCONCLUSIVE,
-    *,
     evidence: Evidence | None = None,
-    discarded: int = 0,
-    reason: str = "",
-    unit: str = "",
 ) -> Comparison:
-    """A comparison with this verdict, and the effect that the pairs show, whatever their number.
+    """An answer with the effect that the pairs show, whatever their number.
 
     `evidence` is what the verdict rests on; None: what the tests of location say.
     """
     if not pairs:
-        return Comparison(
-            benchmark, base, head, verdict, pairs_discarded=discarded, reason=reason, unit=unit
-        )
+        return answer
     entry = evidence or weigh(pairs, plan)
     effect, low, high = map(float, (entry.effect, *entry.interval))
     interval = low, high
     if pairs[0].higher_is_better:
         # The metric's own change: a fall of what should be high.
-        effect, interval = _inverse(effect), (_inverse(interval[1]), _inverse(interval[0]))
-    return Comparison(
-        benchmark=benchmark,
-        base=base,
-        head=head,
-        verdict=verdict,
+        effect, interval = _inverse(effect), (_inverse(high), _inverse(low))
+    return replace(
+        answer,
         effect=effect,
         interval=interval,
         confidence=entry.confidence,
@@ -88,11 +76,8 @@ def summarize_pairs(
         p=min(1.0, 2 * float(entry.p)),
         equivalence_p=float(entry.equivalence_p),
         pairs_used=len(pairs),
-        pairs_discarded=discarded,
         base_value=statistics.median(pair.base.value for pair in pairs),
         head_value=statistics.median(pair.head.value for pair in pairs),
-        reason=reason,
-        unit=unit,
     )
 
 
@@ -268,14 +253,12 @@ class CommitComparison:
         case = self._cases[name]
         metric = self._metric_of[name]
         contrast = name.removeprefix(metric.name).removeprefix(" ")
-        case.answer = summarize_pairs(
-            *self._design.base_and_head(contrast),
+        unfilled = Comparison(
             name,
-            pairs,
-            self._plan_of(name),
+            *self._design.base_and_head(contrast),
             verdict,
-            evidence=evidence,
-            discarded=len(case.discarded) + len(case.failures),
+            pairs_discarded=len(case.discarded) + len(case.failures),
             reason=reason,
             unit=metric.unit,
         )
+        case.answer = with_pairs(unfilled, pairs, self._plan_of(name), evidence)

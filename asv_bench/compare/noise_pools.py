@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -30,18 +30,11 @@ _Differences = dict[str, list[Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)
 class NoisePools:
     """The pools under which a record is measured.
 
-    `subject` is what lives measure, as its `to_json` says; None: the record's own subject.
     `complaints` has a sentence where the file is none of ours; the pools are empty then.
     """
 
-    def __init__(
-        self,
-        record: Record,
-        folder: Path | None = None,
-        subject: Mapping[str, Any] | None = None,
-    ) -> None:
-        subject = record.settings.get("subject") if subject is None else subject
-        measured = {"subject": subject, **conditions(record)}
+    def __init__(self, record: Record, folder: Path | None = None) -> None:
+        measured = {"subject": record.settings.get("subject"), **conditions(record)}
         self.path = file_of(measured, folder or FOLDER, "{}.json")
         self.complaints: list[str] = []
         self._differences: _Differences = {}

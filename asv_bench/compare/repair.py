@@ -16,15 +16,13 @@ The share that is back is an estimate with an interval, and decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.measure.samples import Pair
 from asv_bench.output.table import interval, percentage
-from asv_bench.stats.paired import Share, share_in_rounds
+from asv_bench.stats.paired import Share
 
 
 class State(StrEnum):
@@ -90,6 +88,11 @@ class Repair:
             f": the head is {_said(remainder, 'the parent')}",
         )
         reason = next((one.reason for one in (regression, remainder, repair) if one.reason), "")
+        back = ""
+        if self.back is not None:
+            low, high = (percentage(bound, 0) for bound in self.back.interval)
+            share = percentage(self.back.value, 0)
+            back = f", {share} of the effect is back ({low} to {high})"
         match verdicts:
             # Commits that hold the same need no measuring: known as no regression, or as its end.
             case (Verdict.SAME, _, _):
@@ -106,12 +109,10 @@ class Repair:
             case (Verdict.INCONCLUSIVE, _, _):
                 return State.INCONCLUSIVE, before
             case (_, Verdict.SLOWER, Verdict.FASTER):
-                return State.PARTLY, f"{self._share()};{now[1:]}"
+                return State.PARTLY, f"{back};{now[1:]}"
             case (_, Verdict.SLOWER, Verdict.INCONCLUSIVE):
-                return (
-                    State.NOT_WHOLLY,
-                    f"{now}, and whether less so than the culprit was not shown",
-                )
+                open_as = "and whether less so than the culprit was not shown"
+                return State.NOT_WHOLLY, f"{now}, {open_as}"
             case (_, Verdict.SLOWER, _):
                 return State.NOT, f": the head is {the_culprit}, which is {its_parent}"
             case (_, Verdict.EQUIVALENT | Verdict.FASTER, Verdict.FASTER | Verdict.INCONCLUSIVE):
@@ -119,33 +120,6 @@ class Repair:
         # Verdicts that contradict each other; or a regression that is hardly wider than the margin,
         # after which the head may be like both ends.
         return State.INCONCLUSIVE, f"{now} and {the_culprit}"
-
-    def _share(self) -> str:
-        if self.back is None:
-            return ""
-        low, high = (percentage(bound, 0) for bound in self.back.interval)
-        return f", {percentage(self.back.value, 0)} of the effect is back ({low} to {high})"
-
-
-def repair_of(
-    metric: str,
-    comparisons: tuple[Comparison, Comparison, Comparison],
-    pairs: Mapping[str, Sequence[Pair]],
-    confidence: float,
-) -> Repair:
-    """The answer for a metric.
-
-    `comparisons` are in the order of the fields of `Repair`. `pairs` are those that may be judged
-    by, by the benchmark of a comparison. `confidence` is of the interval of the share.
-    """
-    regression, remainder, repair = comparisons
-    answer = Repair(metric, regression, remainder, repair)
-    if regression.verdict is not Verdict.SLOWER or repair.verdict is not Verdict.FASTER:
-        return answer
-    # In one round both contrasts have the same life of the culprit.
-    lost = {pair.head.started_at: pair.log_ratio for pair in pairs[regression.benchmark]}
-    won = {pair.base.started_at: -pair.log_ratio for pair in pairs[repair.benchmark]}
-    return replace(answer, back=share_in_rounds(lost, won, confidence))
 
 
 def _said(comparison: Comparison, base: str) -> str:

@@ -53,12 +53,6 @@ def word_of(verdict: Verdict, unit: str, effect: float | None) -> str:
     return "larger" if is_more else "smaller"
 
 
-NOTHING_TO_MEASURE = (
-    "what is measured is the same in both, nothing to measure; --anyway measures it"
-)
-"""Why a comparison is `Verdict.SAME`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One benchmark of two commits, compared."""
@@ -89,7 +83,8 @@ class Comparison:
     @classmethod
     def of_same(cls, benchmark: str, base: str, head: str, unit: str = "") -> Comparison:
         """The answer where both commits hold the same files, which are not measured."""
-        return cls(benchmark, base, head, Verdict.SAME, reason=NOTHING_TO_MEASURE, unit=unit)
+        reason = "what is measured is the same in both, nothing to measure; --anyway measures it"
+        return cls(benchmark, base, head, Verdict.SAME, reason=reason, unit=unit)
 
     def to_json(self) -> dict[str, Any]:
         """The comparison as JSON-ready values."""

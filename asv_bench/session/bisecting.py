@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,15 @@ class Bisecting(Searching):
         self._look_why(self.finding)
         print_sentences(self._console, self._why)
         if self._probes:
-            page = self._page(first, [*others, *self._why, *self._record.warnings])
+            last, (good, bad) = self._commits[-1], self._words
+            page = self._issue(
+                heading=f"{self._benchmark}: {first}",
+                commits=f"{len(self._commits)} {kind_of(self._good)}s after "
+                f"**{inline(short(self._good))}**, up to {described(last)}",
+                tables=[table],
+                remarks=[*others, *self._why, *self._record.warnings],
+                names={good: (short(self._good),), bad: (last.short,)},
+            )
             self._files.write(table, page=page)
 
     def _look_why(self, finding: Finding) -> None:
@@ -277,19 +286,6 @@ class Bisecting(Searching):
                 lines.append(f"It is a merge. Which of the commits that it brought in: {line}")
         return lines
 
-    def _page(self, answer: str, remarks: list[str]) -> str:
-        """The answer as text for an issue."""
-        assert self.finding is not None
-        good, bad = self._words
-        return self._issue(
-            heading=f"{self._benchmark}: {answer}",
-            commits=f"{len(self._commits)} {kind_of(self._good)}s after "
-            f"**{inline(short(self._good))}**, up to {described(self._commits[-1])}",
-            tables=[commit_table(self.finding, self._commits)],
-            remarks=remarks,
-            names={good: (short(self._good),), bad: (short(self._commits[-1].hash),)},
-        )
-
     def results(self) -> dict[str, Any]:
         """See `Session`."""
         stages = [probe.stage for probe in self._probes]
@@ -320,9 +316,9 @@ class SearchingFiles(Searching):
             raise Refused("labels have no files of their own: --files takes commits.")
         self._ends = ends
         (_, self._good), (_, self._bad) = ends
-        self._scratch = ExitStack()
-        self._commits: dict[tuple[int, ...], str] = {}
+        self._scratch = tempfile.TemporaryDirectory(prefix="kvtrail-")
         self._changes, self._left_out = self._find_changes(subject)
+        self._commit_of = cache(self._made_of)
         self._labels = [change.label for change in self._changes]
         among = {
             "good": self._good.to_json(),
@@ -331,32 +327,32 @@ class SearchingFiles(Searching):
         }
         super().__init__(subject, among, direction, plan, files, how)
 
-    def _find_changes(self, subject: DeclaredSubject) -> tuple[list[FileChange], int]:
+    def _find_changes(self, subject: DeclaredSubject) -> tuple[list[FileChange], list[str]]:
         """The changes that matter to what is measured, and how many do not."""
         repository = subject.repository_of(self._good.hash)
         all_changes = changes_between(self._good.hash, self._bad.hash, repository)
-        scratch = self._scratch.enter_context(tempfile.TemporaryDirectory(prefix="kvtrail-"))
-        self._parts = PartCommits(self._good.hash, repository, Path(scratch))
+        self._parts = PartCommits(self._good.hash, repository, Path(self._scratch.name))
         found = []
         for change in all_changes:
             commit = self._parts.commit([change])
             subject.add(commit, self._parts.repository)
             if not subject.are_same(self._good.hash, commit):
                 found.append(change)
+        count = len(all_changes) - len(found)
+        files = "1 file is" if count == 1 else f"{count} files are"
+        left_out = [f"{files} left out, being no part of what is measured"] if count else []
         # Sorting keeps the order of each kind.
-        return sorted(found, key=lambda change: change.is_prose), len(all_changes) - len(found)
+        return sorted(found, key=lambda change: change.is_prose), left_out
 
-    def _commit_of(self, numbers: tuple[int, ...]) -> str:
+    def _made_of(self, numbers: tuple[int, ...]) -> str:
         """The good commit with these changes made."""
         if not numbers:
             return self._good.hash
         if len(numbers) == len(self._changes):
             return self._bad.hash
-        if numbers not in self._commits:
-            commit = self._parts.commit([self._changes[number] for number in numbers])
-            self._subject.add(commit, self._parts.repository)
-            self._commits[numbers] = commit
-        return self._commits[numbers]
+        commit = self._parts.commit([self._changes[number] for number in numbers])
+        self._subject.add(commit, self._parts.repository)
+        return commit
 
     def known(self) -> ExitCode | None:
         """See `Session`: there is nothing to divide."""
@@ -377,7 +373,7 @@ class SearchingFiles(Searching):
             f"searching {len(self._changes)} files of {self._bad.short} for "
             f"{self._direction.phrase}"
         )
-        return [what, *self._apart(), *super().begin()]
+        return [what, *self._left_out, *super().begin()]
 
     def measure(self, source: RoundSource) -> ExitCode:
         """See `Session`."""
@@ -410,34 +406,23 @@ class SearchingFiles(Searching):
 
     def print_answer(self) -> None:
         """Print the parts that were compared, and the answer."""
-        answers = self._answers()
         if self.finding is not None:
-            self._files.show(file_table(self.finding, self._labels), page=self._page(answers))
-        first, *others = answers
-        print_sentences(self._console, [first], "bold")
-        print_sentences(self._console, others)
-
-    def _answers(self) -> list[str]:
-        if self.finding is not None:
-            return file_lines(self.finding, self._labels)
-        if not self._changes:
-            return [f"{self._bad.short} changes no file that matters to what is measured."]
-        only = self._labels[0]
-        return [f"{self._bad.short} changes one file only, {only}: there is nothing to divide."]
-
-    def _apart(self) -> list[str]:
-        """What is not searched, as it does not matter."""
-        number = self._left_out
-        files = "1 file is" if number == 1 else f"{number} files are"
-        return [f"{files} left out, being no part of what is measured"] if number else []
-
-    def _page(self, answers: Sequence[str]) -> str:
-        """The answer as text for an issue."""
-        assert self.finding is not None
-        return self._issue(
-            heading=f"{self._benchmark}: {answers[0]}",
-            commits=f"{described(self._bad)} against {described(self._good)}",
-            tables=[file_table(self.finding, self._labels)],
-            remarks=[*answers[1:], *self._apart(), *self._record.warnings],
-            names=lasting_names(self._ends),
-        )
+            table, answers = (
+                file_table(self.finding, self._labels),
+                file_lines(self.finding, self._labels),
+            )
+            page = self._issue(
+                heading=f"{self._benchmark}: {answers[0]}",
+                commits=f"{described(self._bad)} against {described(self._good)}",
+                tables=[table],
+                remarks=[*answers[1:], *self._left_out, *self._record.warnings],
+                names=lasting_names(self._ends),
+            )
+            self._files.show(table, page=page)
+        elif self._changes:
+            only = f"changes one file only, {self._labels[0]}: there is nothing to divide"
+            answers = [f"{self._bad.short} {only}."]
+        else:
+            answers = [f"{self._bad.short} changes no file that matters to what is measured."]
+        print_sentences(self._console, answers[:1], "bold")
+        print_sentences(self._console, answers[1:])

@@ -62,7 +62,7 @@ class Question:
     known: Sequence[Comparison] = ()  # answers that need no measuring
     roles: Sequence[str] = ("base", "head")
     where: str = ""  # ends the sentence that says what is measured
-    details: Mapping[str, Any] = field(default_factory=dict)  # of the subject, for the record
+    details: Mapping[str, Any] = field(default_factory=dict)  # for the record
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # see `repeating`
     # Those that name the subject, for the command that says why the head is slower; None: nothing
     # is said of that.
@@ -129,16 +129,13 @@ class Comparing(Session):
             "benchmarks": list(self._metric_of),
             "margins": self._comparison.margins,
             "plan": plan.to_json(),
+            **question.details,
         }
         super().__init__(question.command, settings, subject, files, how, hosts)
 
     def sentence(self) -> str:
         """See `Session`."""
         return super().sentence() + self._question.where
-
-    def described(self) -> dict[str, Any]:
-        """See `Session`."""
-        return {**super().described(), **self._question.details}
 
     def known(self) -> ExitCode | None:
         """See `Session`: nothing that is measured differs."""

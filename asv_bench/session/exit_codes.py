@@ -36,13 +36,13 @@ def parse_gate(text: str) -> frozenset[Verdict]:
     names = [name.strip() for name in text.split(",")]
     if names == [NO_GATE]:
         return frozenset()
-    unknown = [name for name in names if name not in GATES]
-    if unknown:
-        raise Refused(
-            f"--gate {text!r} names {unknown[0]!r}; it takes {', '.join(GATES)} separated by "
-            f"commas, or {NO_GATE}."
-        )
-    return frozenset(Verdict(name) for name in names)
+    for name in names:
+        if name not in GATES:
+            raise Refused(
+                f"--gate {text!r} names {name!r}; it takes {', '.join(GATES)} separated by "
+                f"commas, or {NO_GATE}."
+            )
+    return frozenset(map(Verdict, names))
 
 
 def gate_text(gate: Collection[Verdict]) -> str:

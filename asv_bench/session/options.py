@@ -147,14 +147,6 @@ RequireGpu = Annotated[bool, _option("--require-gpu", "Fail unless a GPU is meas
 RequireQuiet = Annotated[
     bool, _option("--require-quiet", "Refuse to measure on a machine with other load.")
 ]
-MarkdownPath = Annotated[
-    Path | None,
-    _file_option("--markdown", "Where the table goes as Markdown; - is standard output."),
-]
-CsvPath = Annotated[
-    Path | None,
-    _file_option("--csv", "Where the table goes as CSV, with raw values; - is standard output."),
-]
 ListBenchmarks = Annotated[
     bool,
     _option(
@@ -265,8 +257,14 @@ class Outputs:
             "Where the record goes; - is standard output (default: a new file in reports/runs).",
         ),
     ] = None
-    markdown: MarkdownPath = None
-    csv: CsvPath = None
+    markdown: Annotated[
+        Path | None,
+        _file_option("--markdown", "Where the table goes as Markdown; - is standard output."),
+    ] = None
+    csv: Annotated[
+        Path | None,
+        _file_option("--csv", "Where the table goes as CSV, raw values; - is standard output."),
+    ] = None
 
     def files(self) -> TableFiles:
         """The files, each tried."""

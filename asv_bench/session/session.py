@@ -148,10 +148,6 @@ class Session(ABC):
         """What is measured and where, for the user to check."""
         return self._subject.sentence()
 
-    def described(self) -> dict[str, Any]:
-        """What is measured, for the record."""
-        return self._subject.to_json()
-
     def source(self) -> AbstractContextManager[Any]:
         """What measures rounds (`RoundSource`); leaving it as a context ends its processes."""
         return self._subject.pairs()
@@ -169,12 +165,10 @@ class Session(ABC):
         """What the record says of the answer."""
 
     def _begin_record(self) -> None:
-        subject = self._subject
-        known = {"subject": self.described(), "fixed": subject.fixed}
+        known = {"subject": self._subject.to_json(), "fixed": self._subject.fixed}
         settings = {**self._settings, **known, "devices": list(self.devices())}
         self._record = record_of(self._command, settings, self._fleet)
-        # The machine's noise is that of single lives, whatever is made of them.
-        self._noise = NoisePools(self._record, subject=subject.to_json())
+        self._noise = NoisePools(self._record)
 
     def _measured(self) -> ExitCode:
         """The code of what is measured, or of what ends it before."""
@@ -223,15 +217,13 @@ class Session(ABC):
         names: Mapping[str, tuple[str, ...]],  # words in place of names that move, see `repeating`
     ) -> str:
         """The answer as text for an issue or a pull request, see `issue_text`."""
-        command = repeating(sys.argv[1:], names)
-        return issue_text(heading, commits, tables, remarks, self._environment(), command)
-
-    def _environment(self) -> dict[str, str]:
-        """The facts that the figures depend on."""
-        return environment_of(
+        # The facts that the figures depend on.
+        environment = environment_of(
             self._record,
             self.sentence(),
             self._subject.devices,
             with_torch=self._subject.has_engine,
             seconds=self.seconds,
         )
+        command = repeating(sys.argv[1:], names)
+        return issue_text(heading, commits, tables, remarks, environment, command)

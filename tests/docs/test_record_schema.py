@@ -12,8 +12,9 @@ from documents import ROOT
 from simulated_pairs import BASE, HEAD, pair_of
 
 import record_schema
-from asv_bench.compare.comparison import summarize_pairs
+from asv_bench.compare.comparison import with_pairs
 from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.measure.software import Software
 from asv_bench.output.record import Record
 
@@ -36,7 +37,7 @@ def test_records_of_comparisons_keep_to_it(path: Path) -> None:
 
 def test_an_answer_of_today_has_documented_fields_only() -> None:
     pairs = [pair_of(1.0, 1.01), pair_of(1.0, 1.02)]
-    answer = summarize_pairs(BASE, HEAD, "b", pairs, ComparisonPlan())
+    answer = with_pairs(Comparison("b", BASE, HEAD, Verdict.INCONCLUSIVE), pairs, ComparisonPlan())
     content = json.loads(json.dumps(answer.to_json()))
     assert msgspec.convert(content, record_schema.Comparison).test == "signed ranks and signs"
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asv_bench.compare.comparison import summarize_pairs
+from asv_bench.compare.comparison import with_pairs
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.verdict import Comparison
+from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.studies.ladder.claims import SECONDS_PER_TOKEN, Reported, Trial
 
@@ -120,13 +120,9 @@ def find(
 def _figure(
     trial: Trial, reported: Reported, pairs: Sequence[Mapping[str, Pair]], plan: ComparisonPlan
 ) -> FoundFigure:
-    summary = summarize_pairs(
-        trial.base.label,
-        trial.head.label,
-        reported.figure,
-        [pair[reported.figure] for pair in pairs],
-        plan,
-    )
+    ends = trial.base.label, trial.head.label
+    unjudged = Comparison(reported.figure, *ends, Verdict.INCONCLUSIVE)
+    summary = with_pairs(unjudged, [pair[reported.figure] for pair in pairs], plan)
     if summary.effect is None or summary.interval is None:
         return FoundFigure(reported, None, None, None, None)
     before, after = summary.base_value or math.nan, summary.head_value or math.nan

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs, pair_of, seconds
 
-from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway, summarize_pairs
+from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway, with_pairs
 from asv_bench.compare.confirmation import Standing, Suspicion, confirm
 from asv_bench.compare.judging import within_commit
 from asv_bench.compare.noise_pools import NoisePools
@@ -74,7 +74,7 @@ def test_a_fall_of_what_should_be_high_is_slower_and_shown_as_a_fall() -> None:
         replace(pair_of(100.0, 95.0 * math.exp(noise)), higher_is_better=True)
         for noise in NOISE[:FIRST_LOOK]
     ]
-    answer = summarize_pairs(BASE, HEAD, "b", pairs, PLAN)
+    answer = with_pairs(Comparison("b", BASE, HEAD, Verdict.INCONCLUSIVE), pairs, PLAN)
     assert pairs[0].log_ratio > 0
     assert answer.interval is not None
     assert answer.interval[0] < -0.05 < answer.interval[1] < -0.04
