@@ -18,7 +18,6 @@ from asv_bench.output.record import REPOSITORY, WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.environment import measured_threads, threads_text
 from asv_bench.process.machine import has_cuda_gpu
-from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     FigureProcesses,
     Full,
@@ -27,6 +26,7 @@ from asv_bench.session.options import (
     Patterns,
     RequireGpu,
     Yes,
+    grouped,
 )
 from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.words import first_of

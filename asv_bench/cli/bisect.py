@@ -12,7 +12,6 @@ from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE
 from asv_bench.measure.samples import Metric
 from asv_bench.session.bisecting import Bisecting, SearchingFiles
-from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     MOST,
     EngineOptions,
@@ -22,6 +21,7 @@ from asv_bench.session.options import (
     Outputs,
     a_number,
     differing,
+    grouped,
     parent_of,
     say_unmeasured,
 )

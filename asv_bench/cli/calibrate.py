@@ -10,7 +10,6 @@ import typer
 from asv_bench.cli.compare import plan_of
 from asv_bench.errors import Refused
 from asv_bench.lab.calibrating import Calibrating
-from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     MOST,
     ComparedMetrics,
@@ -19,6 +18,7 @@ from asv_bench.session.options import (
     MeasuringOptions,
     MostPairs,
     Outputs,
+    grouped,
 )
 
 

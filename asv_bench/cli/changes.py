@@ -13,13 +13,13 @@ from asv_bench.history.asv_selection import require_patterns
 from asv_bench.history.histories import Histories
 from asv_bench.history.standing import ANSWERS, Confirming
 from asv_bench.output.record import require_places
-from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     MeasuringOptions,
     Metrics,
     Outputs,
     ResultsFolder,
     SubjectOptions,
+    grouped,
 )
 
 

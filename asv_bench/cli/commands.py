@@ -17,7 +17,7 @@ from asv_bench import __version__
 from asv_bench.errors import Interrupted
 from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.session.exit_codes import exit_codes_text
-from asv_bench.session.grouped import grouped
+from asv_bench.session.options import grouped
 
 COMMITS = "Compare commits"
 RESULTS = "Keep a history"

@@ -12,7 +12,6 @@ from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.session.comparing import Comparing, of_two
 from asv_bench.session.exit_codes import GATES, gate_text, parse_gate
-from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     BASE,
     HEAD,
@@ -24,6 +23,7 @@ from asv_bench.session.options import (
     MostPairs,
     Outputs,
     ends_of,
+    grouped,
 )
 
 

@@ -14,7 +14,6 @@ from asv_bench.output.destinations import STANDARD_OUTPUT
 from asv_bench.output.record import TableFiles
 from asv_bench.session.comparing import Comparing, of_two
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     BASE,
     HEAD,
@@ -24,6 +23,7 @@ from asv_bench.session.options import (
     MeasuringOptions,
     Outputs,
     ends_of,
+    grouped,
 )
 
 

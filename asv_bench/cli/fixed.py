@@ -20,7 +20,6 @@ from asv_bench.measure.rounds import Roles, named
 from asv_bench.measure.samples import Pair
 from asv_bench.session.comparing import Comparing, Conclusion, Question
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     ComparedMetrics,
     EngineOptions,
@@ -29,6 +28,7 @@ from asv_bench.session.options import (
     MostRounds,
     Outputs,
     ends_of,
+    grouped,
     parent_of,
 )
 from asv_bench.stats.paired import share_in_rounds

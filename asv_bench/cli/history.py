@@ -17,7 +17,6 @@ from asv_bench.history.history_session import measure_commits
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     Anyway,
     AxisKind,
@@ -29,6 +28,7 @@ from asv_bench.session.options import (
     SubjectPath,
     Yes,
     differing,
+    grouped,
 )
 from asv_bench.subjects.choose import Choice
 

@@ -14,7 +14,6 @@ from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.measure.rounds import BY_BOTH, BY_COMMITS, BY_LABELS, four_cells, named
 from asv_bench.session.comparing import Comparing, Question, by_gate
 from asv_bench.session.exit_codes import GATES
-from asv_bench.session.grouped import grouped
 from asv_bench.session.options import (
     HEAD,
     Devices,
@@ -24,6 +23,7 @@ from asv_bench.session.options import (
     SubjectOptions,
     SubjectPath,
     ends_of,
+    grouped,
 )
 from asv_bench.subjects.axis import under_label
 

@@ -85,12 +85,10 @@ class Searching(Session):
         self._pool: Sequence[float] = ()
 
     def begin(self) -> list[str]:
-        """See `Session`."""
         self._pool = self._noise.of([self._benchmark]).get(self._benchmark, [])
         return []
 
     def results(self) -> dict[str, Any]:
-        """See `Session`."""
         if self.finding is None:
             return {"finding": None}
         found = {"outcome": self._direction} if self.finding.outcome is Outcome.FOUND else {}
@@ -141,11 +139,9 @@ class Bisecting(Searching):
         return ExitCode.GOOD
 
     def names(self) -> Sequence[str]:
-        """See `Session`."""
         return [self._good, *(commit.hash for commit in self._commits)]
 
     def begin(self) -> list[str]:
-        """See `Session`."""
         first, last = self._commits[0].short, self._commits[-1].short
         what = (
             f"bisecting {len(self._commits)} {kind_of(self._good)}s, {first} to {last}, for "
@@ -154,7 +150,6 @@ class Bisecting(Searching):
         return [what, *super().begin()]
 
     def measure(self, source: RoundSource) -> ExitCode:
-        """See `Session`."""
         most, done = self._plan.comparison.cap, 0
         doing: tuple[Stage, str] = Stage.GATE, ""
 
@@ -287,7 +282,6 @@ class Bisecting(Searching):
         return lines
 
     def results(self) -> dict[str, Any]:
-        """See `Session`."""
         stages = [probe.stage for probe in self._probes]
         return {
             "pairs": {str(stage): stages.count(stage) for stage in Stage},
@@ -364,11 +358,9 @@ class SearchingFiles(Searching):
             return super().settle()
 
     def names(self) -> Sequence[str]:
-        """See `Session`."""
         return [self._good.hash, self._bad.hash]
 
     def begin(self) -> list[str]:
-        """See `Session`."""
         what = (
             f"searching {len(self._changes)} files of {self._bad.short} for "
             f"{self._direction.phrase}"
@@ -376,7 +368,6 @@ class SearchingFiles(Searching):
         return [what, *self._left_out, *super().begin()]
 
     def measure(self, source: RoundSource) -> ExitCode:
-        """See `Session`."""
         bar = Progress(self._console, "warming up (each end once), then measuring", None, "pairs")
 
         def on_pair(part: str, now: Headway, pairs: Mapping[str, Pair]) -> None:

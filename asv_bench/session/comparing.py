@@ -134,7 +134,6 @@ class Comparing(Session):
         super().__init__(question.command, settings, subject, files, how, hosts)
 
     def sentence(self) -> str:
-        """See `Session`."""
         return super().sentence() + self._question.where
 
     def known(self) -> ExitCode | None:
@@ -145,11 +144,9 @@ class Comparing(Session):
         return self._conclude([])
 
     def names(self) -> Sequence[str]:
-        """See `Session`."""
         return self._question.design.cells
 
     def begin(self) -> list[str]:
-        """See `Session`."""
         self._print_commits()
         metrics = self._subject.metrics
         known = self._noise.of([metric.name for metric in metrics])
@@ -250,7 +247,6 @@ class Comparing(Session):
         )
 
     def results(self) -> dict[str, Any]:
-        """See `Session`."""
         return {
             "comparisons": [comparison.to_json() for comparison in self._comparisons],
             "cells": {end: cell.to_json() for end, cell in self._subject.cells.items()},
