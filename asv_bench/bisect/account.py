@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from asv_bench.bisect.file_search import FileFinding, FileTry, Guilty
-from asv_bench.bisect.finding import CurvePoint, Finding, Guess, Outcome, Probe, RangeShape
+from asv_bench.bisect.finding import Finding, Guess, Outcome, Probe, RangeShape
 from asv_bench.compare.verdict import Comparison, word_of
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
@@ -47,36 +47,25 @@ def probe_line(number: int, probe: Probe, guess: Guess, commits: Mapping[str, Co
 def commit_table(finding: Finding, commits: Sequence[Commit]) -> Table:
     """The commits that were measured or suspected, oldest first, each against the good end."""
     points = {point.commit: point for point in finding.curve}
+    named = {*finding.suspects, *(one for step in finding.confirmed_steps for one in step.commits)}
+    rows: list[Row] = []
+    for commit in commits:
+        point, probability = points.get(commit.hash), finding.posterior.get(commit.hash, 0.0)
+        likely = probability if probability >= _LIKELY else None
+        name = Cell(f"{commit.short} {commit.subject}", "bold" if commit.hash in named else "")
+        if point is not None:
+            half_width = (point.interval[1] - point.interval[0]) / 2.0
+            rows.append((name, commit.hash, point.pairs, point.effect, half_width, likely))
+        elif likely is not None:
+            rows.append((name, commit.hash, 0, None, None, likely))
+    kind = kind_of(finding.bad)
     return Table(
         _COLUMNS,
-        [
-            _row(commit, points.get(commit.hash), finding)
-            for commit in commits
-            if commit.hash in points
-            or commit.hash in finding.unmeasurable
-            or finding.posterior.get(commit.hash, 0.0) >= _LIKELY
-        ],
-        title=f"{finding.benchmark}: {kind_of(finding.bad)}s against {short(finding.good)}, the "
-        "good end",
+        rows,
+        title=f"{finding.benchmark}: {kind}s against {short(finding.good)}, the good end",
         caption="level: change against the good end, fitted to all pairs, ± half its interval of "
-        f"95 %. step: how probably this {kind_of(finding.bad)} made it.",
+        f"95 %. step: how probably this {kind} made it.",
     )
-
-
-def _row(commit: Commit, point: CurvePoint | None, finding: Finding) -> Row:
-    named = {one for step in finding.confirmed_steps for one in step.commits}
-    style = "bold" if commit.hash in named or commit.hash in finding.suspects else ""
-    name = Cell(f"{commit.short} {commit.subject}", style)
-    if commit.hash in finding.unmeasurable:
-        nothing = Cell(None, text="")
-        unmeasured = Cell(None, text="cannot be measured")
-        return name, commit.hash, nothing, unmeasured, nothing, nothing
-    probability = finding.posterior.get(commit.hash, 0.0)
-    shown = probability if probability >= _LIKELY else None
-    if point is None:
-        return name, commit.hash, 0, None, None, shown
-    half_width = (point.interval[1] - point.interval[0]) / 2.0
-    return name, commit.hash, point.pairs, point.effect, half_width, shown
 
 
 def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:

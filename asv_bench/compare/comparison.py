@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from asv_bench.compare.judging import Evidence, judge, weigh, why_open
+from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import short
-from asv_bench.measure.rounds import Design, RoundRequest, Schedule
+from asv_bench.measure.rounds import Design
+from asv_bench.measure.rounds import RoundRequest
+from asv_bench.measure.rounds import Schedule
+from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
@@ -262,3 +267,48 @@ class CommitComparison:
             unit=metric.unit,
         )
         case.answer = with_pairs(unfilled, pairs, self._plan_of(name), evidence)
+
+
+class Suspicion(NamedTuple):
+    """A benchmark, as asv prints it, that may differ between two commits, given by full hashes."""
+
+    before: str
+    after: str
+    benchmark: str
+
+
+def confirm(
+    suspicions: Iterable[Suspicion],
+    metrics: Mapping[str, Metric],
+    source: RoundSource,
+    on_pair: OnPair | None = None,
+    plan: ComparisonPlan | None = None,
+    noise: NoisePools | None = None,
+) -> tuple[dict[Suspicion, Comparison], bool]:
+    """The answers about suspicions, and whether Ctrl-C came before the last of them.
+
+    Those about the same commits are compared together, and Holm's procedure covers them. After
+    Ctrl-C, suspicions that were not begun have no answer. `metrics` are the benchmarks by name,
+    and `noise` is this machine's.
+    """
+    around: dict[tuple[str, str], list[str]] = {}
+    for before, after, benchmark in dict.fromkeys(suspicions):
+        around.setdefault((before, after), []).append(benchmark)
+    answers: dict[Suspicion, Comparison] = {}
+    for ends, benchmarks in around.items():
+        pools = None if noise is None else noise.of(benchmarks)
+        asked = [metrics[name] for name in benchmarks]
+        comparison, is_interrupted = CommitComparison(two_cells(*ends), asked, plan, pools), False
+        try:
+            compared = comparison.run(source, on_pair)
+        except (CommitUnusable, KeyboardInterrupt) as error:
+            compared = comparison.answers_after(error)
+            is_interrupted = isinstance(error, KeyboardInterrupt)
+        for one in compared:
+            if one.pairs_used or one.pairs_discarded or not is_interrupted:
+                answers[Suspicion(*ends, one.benchmark)] = one
+        if is_interrupted:
+            return answers, True
+        if noise is not None:
+            noise.add({name: comparison.kept_pairs(name) for name in benchmarks})
+    return answers, False

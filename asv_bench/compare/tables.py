@@ -12,15 +12,7 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.output.figure_rows import figure_text
-from asv_bench.output.table import (
-    Cell,
-    Column,
-    Row,
-    Table,
-    interval,
-    percent,
-    percentage,
-)
+from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
 from asv_bench.process.gpu import throttling
 from asv_bench.stats.paired import hodges_lehmann, location_p, smallest_p
 

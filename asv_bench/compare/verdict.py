@@ -89,3 +89,31 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The comparison as JSON-ready values."""
         return asdict(self)
+
+
+class Standing(StrEnum):
+    """What became of a suspicion.
+
+    It is `REFUTED` if the difference has the other direction, is shown to be none, or is between
+    commits that hold the same in what is measured.
+    """
+
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    REFUTED = "refuted"
+    UNRESOLVED = "unresolved"
+    NOT_COMPARED = "not compared"
+    CANDIDATE = "not confirmed yet"
+
+    @classmethod
+    def of(cls, answer: Comparison | None, *, is_worse: bool) -> Standing:
+        """What may be said of a stored change for the worse, or the better, after this answer."""
+        if answer is None:
+            return cls.CANDIDATE
+        if answer.verdict is Verdict.SLOWER:
+            return cls.REGRESSION if is_worse else cls.REFUTED
+        if answer.verdict is Verdict.FASTER:
+            return cls.REFUTED if is_worse else cls.IMPROVEMENT
+        if answer.verdict in (Verdict.EQUIVALENT, Verdict.SAME):
+            return cls.REFUTED
+        return cls.UNRESOLVED if answer.verdict is Verdict.INCONCLUSIVE else cls.NOT_COMPARED

@@ -12,10 +12,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from asv_bench.compare.comparison import Headway
-from asv_bench.compare.confirmation import Standing, Suspicion, confirm
+from asv_bench.compare.comparison import Headway, Suspicion, confirm
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.compare.verdict import Comparison, Standing, Verdict
 from asv_bench.errors import NothingMeasured, NothingSelected, Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit, GitError, kind_of
@@ -348,9 +347,9 @@ class Confirming(Session):
         plan = ComparisonPlan().with_margin(self._how.margin / 100)
         metrics = {metric.name: metric for metric in self._subject.metrics}
         with Progress(self._console, "comparing", unit="pairs") as bar:
-            answers = confirm(self._left(), metrics, kept, on_pair, plan, self._noise)
-        self._answers |= answers.by_suspicion
-        self._is_interrupted = answers.is_interrupted
+            found = confirm(self._left(), metrics, kept, on_pair, plan, self._noise)
+        answers, self._is_interrupted = found
+        self._answers |= answers
         return self._code()
 
     def _judged(self) -> list[JudgedChange]:

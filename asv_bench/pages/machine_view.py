@@ -13,8 +13,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from asv_bench.compare.confirmation import Standing
-from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.compare.verdict import Comparison, Standing, Verdict
 from asv_bench.git.repository import Commit, GitError, Repository, kind_of, short
 from asv_bench.history.asv_results import Better, Figure, Series, differing
 from asv_bench.history.change_points import Change

@@ -14,13 +14,19 @@ import numpy as np
 import pytest
 from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs, pair_of, seconds
 
-from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway, with_pairs
-from asv_bench.compare.confirmation import Standing, Suspicion, confirm
+from asv_bench.compare.comparison import (
+    MOST_FAILURES,
+    CommitComparison,
+    Headway,
+    Suspicion,
+    confirm,
+    with_pairs,
+)
 from asv_bench.compare.judging import within_commit
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import clock_findings
-from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.compare.verdict import Comparison, Standing, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Absence, GpuConditions, Pair, SampleFailed
@@ -332,7 +338,8 @@ def test_each_stored_suspicion_gets_its_standing_and_equal_commits_one_compariso
 
     source = ScriptedPairs(ratio, tuple(effects), unusable={gone: "it has no engine"})
     metrics = {metric.name: metric for metric in seconds(*effects)}
-    answers = confirm(seemed, metrics, source).by_suspicion
+    answers, is_interrupted = confirm(seemed, metrics, source)
+    assert not is_interrupted
     for suspicion, (is_worse, standing) in seemed.items():
         assert Standing.of(answers[suspicion], is_worse=is_worse) is standing
     assert source.asked[0].benchmarks == ("slow", "fast", "same", "unclear")
