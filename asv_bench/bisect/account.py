@@ -126,12 +126,11 @@ def _suspected(hashes: Sequence[str], commits: Mapping[str, Commit]) -> str:
 
 def compared(comparison: Comparison) -> str:
     """A comparison in a clause: verdict, effect, interval and pairs."""
-    if comparison.effect is None:
+    if comparison.effect is None or comparison.interval is None:
         return comparison.word
-    text = f"{comparison.word}, {percentage(comparison.effect, 2, signed=True)}"
-    if comparison.interval is not None:
-        text += f" ({interval(2)(comparison.interval)})"
-    return f"{text} in {comparison.pairs_used} pairs"
+    effect = percentage(comparison.effect, 2, signed=True)
+    shown = f"{effect} ({interval(2)(comparison.interval)})"
+    return f"{comparison.word}, {shown} in {comparison.pairs_used} pairs"
 
 
 def try_line(tried: FileTry, files: Sequence[str]) -> str:

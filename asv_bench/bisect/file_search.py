@@ -193,7 +193,8 @@ class FileSearch:
         """A part of these changes with the effect of which none can be left out; or all of them."""
         parts = 2
         while len(changes) > 1:
-            kinds = [one for one in self._kinds(changes) if one]
+            at = sum(one < self._likely for one in changes)
+            kinds = [one for one in (changes[:at], changes[at:]) if one]
             chunks = kinds if parts == len(kinds) else _chunks(changes, parts)
             found = next((one for one in chunks if self._has_effect(one, before)), None)
             if found is not None:
@@ -209,11 +210,6 @@ class FileSearch:
                 break
             parts = min(2 * parts, len(changes))
         return changes
-
-    def _kinds(self, changes: Changes) -> tuple[Changes, Changes]:
-        """Likely ones, and all others."""
-        at = sum(one < self._likely for one in changes)
-        return changes[:at], changes[at:]
 
     def _has_effect(self, changes: Changes, before: Changes) -> bool:
         key = before, changes

@@ -28,7 +28,9 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import RoundRequest, Schedule, two_cells
 from asv_bench.measure.samples import CommitUnusable, Metric, Pair, Round, RoundSource, SampleFailed
-from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
+from asv_bench.stats.level_curve import REFERENCE
+from asv_bench.stats.level_curve import Gap
+from asv_bench.stats.level_curve import LevelCurve
 
 SourceOf = Callable[[str], RoundSource]
 """Gives the source for a part of the search. Each part measures pairs of its own, which no other
@@ -161,23 +163,15 @@ class Search:
         if any(gap.probability >= SUSPECT for gap in open_gaps) or left >= most:
             return self._curve.most_informative(pending)
         bad = self._curve.levels()[-1]
-        if not has_step and not places and abs(bad.mean) < self._margin < _farthest(bad):
+        farthest = max(abs(bad.low), abs(bad.high))
+        if not has_step and not places and abs(bad.mean) < self._margin < farthest:
             # The comparison of the ends said more: without its difference there is no step to find.
             return bad.commit
-        return self._next_place(pending, places)
-
-    def _next_place(self, pending: Sequence[int], places: Sequence[int]) -> int | None:
-        """The first place of which the level is not known to the margin yet."""
-        known = {
-            level.commit
-            for level in self._curve.levels()
-            if level.high - level.low < 2.0 * self._margin
-        }
-        for place in places:
-            commit = self._curve.nearest(place)
-            if commit not in known and commit not in pending:
-                return commit
-        return None
+        # The first place of which the level is not known to the margin yet.
+        levels = self._curve.levels()
+        known = [one.commit for one in levels if one.high - one.low < 2.0 * self._margin]
+        nearest = map(self._curve.nearest, places)
+        return next((one for one in nearest if one not in known and one not in pending), None)
 
     def _places(self) -> list[int]:
         """Places at which to look between ends that are alike, evenly spread, the middle first."""
@@ -247,7 +241,3 @@ class Search:
 
     def _hash(self, index: int) -> str:
         return self._known.good if index == REFERENCE else self._known.candidates[index]
-
-
-def _farthest(level: Level) -> float:
-    return max(abs(level.low), abs(level.high))

@@ -10,7 +10,6 @@ from asv_bench.bisect.finding import THOROUGH, Direction, SearchPlan
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE
-from asv_bench.measure.samples import Metric
 from asv_bench.session.bisecting import Bisecting, SearchingFiles
 from asv_bench.session.options import (
     MOST,
@@ -25,7 +24,6 @@ from asv_bench.session.options import (
     parent_of,
     say_unmeasured,
 )
-from asv_bench.subjects.declared import DeclaredSubject
 
 
 @grouped
@@ -104,9 +102,14 @@ def bisect(
     patterns = [benchmark] if benchmark else ()
     choice = asked.choice(command, patterns, how, hosts, near=(good, bad))
     chosen = choice.subject("bisect")
-    metric = _one_metric(chosen, benchmark)
+    if (count := len(chosen.metrics)) > 1:
+        shown = ", ".join(metric.name for metric in chosen.metrics[:6])
+        said = "" if benchmark is None else f" {benchmark!r}"
+        raise Refused(
+            f"--metric{said} finds {count} metrics, and one is bisected at a time: {shown}."
+        )
     plan = SearchPlan(
-        comparison=THOROUGH.with_margin(metric.margin or how.margin / 100),
+        comparison=THOROUGH.with_margin(chosen.metrics[0].margin or how.margin / 100),
         certain=certain,
         most_pairs=most_pairs,
         is_inside=inside,
@@ -136,14 +139,3 @@ def bisect(
         options=choice.words(),
         is_same=is_same,
     ).answer()
-
-
-def _one_metric(subject: DeclaredSubject, pattern: str | None) -> Metric:
-    if len(subject.metrics) > 1:
-        shown = ", ".join(metric.name for metric in subject.metrics[:6])
-        said = "" if pattern is None else f" {pattern!r}"
-        raise Refused(
-            f"--metric{said} finds {len(subject.metrics)} metrics, and one is bisected at a time: "
-            f"{shown}."
-        )
-    return subject.metrics[0]

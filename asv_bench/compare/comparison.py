@@ -53,6 +53,11 @@ class _Case:
     failures: list[str] = field(default_factory=list)
     answer: Comparison | None = None
 
+    @property
+    def lost(self) -> list[str]:
+        """Why pairs do not count."""
+        return [*(pair.discarded or "" for pair in self.discarded), *self.failures]
+
 
 def with_pairs(
     answer: Comparison,
@@ -174,17 +179,11 @@ class CommitComparison:
     def _open(self) -> list[str]:
         return [name for name, case in self._cases.items() if case.answer is None]
 
-    def _missing(self, wanted: int) -> int:
-        """Pairs that some open benchmark lacks; 0 if too many were discarded or failed."""
-        lacks = 0
-        for name in self._open():
-            case = self._cases[name]
-            if len(case.discarded) + len(case.failures) < self._plan.max_discarded:
-                lacks = max(lacks, wanted - len(case.kept))
-        return lacks
-
     def _next_round(self, running: Sequence[RoundRequest]) -> RoundRequest | None:
-        if len(running) >= self._missing(self._next_look):
+        cases = [case for case in self._cases.values() if case.answer is None]
+        # Of a benchmark of which too many were lost, none is replaced.
+        may_go_on = [case for case in cases if len(case.lost) < self._plan.max_discarded]
+        if all(len(case.kept) + len(running) >= self._next_look for case in may_go_on):
             return None
         metrics = dict.fromkeys(self._metric_of[name].name for name in self._open())
         return RoundRequest(self._design, tuple(metrics))
@@ -219,26 +218,25 @@ class CommitComparison:
         used = {name: self._cases[name].kept[: look.pairs] for name in self._open()}
         enough = {name: kept for name, kept in used.items() if len(kept) == look.pairs}
         evidence = {
-            name: weigh(kept, self._plan_of(name), look.test, self._pools.get(name, ()))
+            name: weigh(
+                kept, self._plan.for_one(name, self.margins), look.test, self._pools.get(name, ())
+            )
             for name, kept in enough.items()
         }
         verdicts = judge(evidence, number, self._hypotheses(), self._plan, self.margins)
         for name, verdict in verdicts.items():
             if verdict.is_clear or is_last:
                 entry = evidence[name]
-                reason = "" if verdict.is_clear else why_open(entry, number, self._plan_of(name))
+                plan = self._plan.for_one(name, self.margins)
+                reason = "" if verdict.is_clear else why_open(entry, number, plan)
                 self._close(name, enough[name], verdict, reason, entry)
         for name in used.keys() - enough.keys():
-            case = self._cases[name]
-            lost = [*(pair.discarded or "" for pair in case.discarded), *case.failures]
+            lost = self._cases[name].lost
             reason = (
                 f"{len(lost)} pairs were discarded or failed, which is all that may be replaced; "
                 f"the last: {lost[-1]}"
             )
             self._close(name, used[name], Verdict.INCONCLUSIVE, reason)
-
-    def _plan_of(self, name: str) -> ComparisonPlan:
-        return self._plan.for_one(name, self.margins)
 
     def _hypotheses(self) -> int:
         """Benchmarks that Holm's procedure counts: all that were measured and did not differ."""
@@ -262,11 +260,11 @@ class CommitComparison:
             name,
             *self._design.base_and_head(contrast),
             verdict,
-            pairs_discarded=len(case.discarded) + len(case.failures),
+            pairs_discarded=len(case.lost),
             reason=reason,
             unit=metric.unit,
         )
-        case.answer = with_pairs(unfilled, pairs, self._plan_of(name), evidence)
+        case.answer = with_pairs(unfilled, pairs, self._plan.for_one(name, self.margins), evidence)
 
 
 class Suspicion(NamedTuple):

@@ -57,7 +57,17 @@ def comparison_table(
     margins: Mapping[str, float] = MappingProxyType({}),
 ) -> Table:
     """A row for each benchmark; `margins` are of those that have their own."""
-    rows = [_row(comparison) for comparison in comparisons]
+    rows: list[Row] = []
+    for one in comparisons:
+        verdict = Cell(str(one.verdict), STYLES[one.verdict], text=one.word)
+        values = (
+            Cell(value, text=figure_text(value, one.unit))
+            for value in (one.base_value, one.head_value)
+        )
+        pairs = one.pairs_used, one.pairs_discarded
+        rows.append(
+            (one.benchmark, verdict, one.effect, one.interval, *values, pairs, one.p, one.unit)
+        )
     is_judged = any(one.verdict.is_clear or one.pairs_used for one in comparisons)
     return Table(COLUMNS, rows, title, _definition(plan, margins) if is_judged else "")
 
@@ -105,24 +115,6 @@ def others_lines(
             values = f"{figure_text(base, unit)} → {figure_text(head, unit)}"
             lines.append(f"{name} {values} ({percentage(head / base - 1, 1, signed=True)})")
     return [f"also measured, not judged: {', '.join(lines)}"] if lines else []
-
-
-def _row(comparison: Comparison) -> Row:
-    base, head = (
-        Cell(value, text=figure_text(value, comparison.unit))
-        for value in (comparison.base_value, comparison.head_value)
-    )
-    return (
-        comparison.benchmark,
-        Cell(str(comparison.verdict), STYLES[comparison.verdict], text=comparison.word),
-        comparison.effect,
-        comparison.interval,
-        base,
-        head,
-        (comparison.pairs_used, comparison.pairs_discarded),
-        comparison.p,
-        comparison.unit,
-    )
 
 
 def clock_findings(pairs: Iterable[Pair]) -> list[str]:

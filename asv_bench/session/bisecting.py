@@ -185,17 +185,14 @@ class Bisecting(Searching):
                 pool=self._pool,
                 on_probe=on_probe,
             ).run()
-        self._add_noise()
-        return BY_OUTCOME[self.finding.outcome]
-
-    def _add_noise(self) -> None:
-        """Keep what each of the comparisons showed within a commit for the next ones."""
+        # What each of the comparisons showed within a commit is kept for the next ones.
         compared: dict[tuple[str, str], list[Pair]] = {}
         for probe in self._probes:
             if probe.stage is not Stage.SEARCH and probe.pair and not probe.pair.discarded:
                 compared.setdefault((probe.reference, probe.commit), []).append(probe.pair)
         for pairs in compared.values():
             self._noise.add({self._benchmark: pairs})
+        return BY_OUTCOME[self.finding.outcome]
 
     def print_answer(self) -> None:
         """Print the commits that were measured, and the answer."""

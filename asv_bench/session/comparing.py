@@ -210,7 +210,14 @@ class Comparing(Session):
         print_table(self._console, table)
         for reason in dict.fromkeys(entry.reason for entry in self._comparisons if entry.reason):
             self._console.print(reason)
-        self._record.warn(self._console, self._contradictions())
+        unit = "s" if {metric.unit for metric in self._subject.metrics} == {"seconds"} else ""
+        readings = (
+            (f"{name} of {side} {reading.commit[:8]}", reading.value)
+            for name, found in self._pairs().items()
+            for pair in found
+            for side, reading in (("base", pair.base), ("head", pair.head))
+        )
+        self._record.warn(self._console, processes_apart(readings, unit))
         units = {metric.name: metric.unit for metric in self._subject.known}
         print_sentences(self._console, others_lines(self._subject.others, self._ends, units))
         print_sentences(self._console, self._conclusion.sentences, "bold")
@@ -278,14 +285,3 @@ class Comparing(Session):
             return f"{show(self._head)} against {show(self._base)}"
         roles = zip(self._question.roles, self._commits, strict=True)
         return ", ".join(f"{role} {show(commit)}" for role, commit in roles)
-
-    def _contradictions(self) -> list[str]:
-        """What to know where processes of one commit gave figures far apart."""
-        unit = "s" if {metric.unit for metric in self._subject.metrics} == {"seconds"} else ""
-        readings = (
-            (f"{name} of {side} {reading.commit[:8]}", reading.value)
-            for name, pairs in self._pairs().items()
-            for pair in pairs
-            for side, reading in (("base", pair.base), ("head", pair.head))
-        )
-        return processes_apart(readings, unit)

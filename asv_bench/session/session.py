@@ -181,14 +181,13 @@ class Session(ABC):
         print_sentences(self._console, said)
         quiet = self._how.require_quiet
         look_around(self._record, self._console, self._subject, self._fleet, require_quiet=quiet)
-        begun = time.monotonic()
+        begun, is_answer = time.monotonic(), True
         try:
             with termination_as_interrupt(), self.source() as source:
                 code = self.measure(source)
         except KeyboardInterrupt:
             if not self.keeps_pairs:
                 raise
-            is_answer = False
             code = ExitCode.INTERRUPTED
             self._ending = "Interrupted; the same command goes on with these pairs."
         except MeasurementFailed as error:
@@ -197,14 +196,12 @@ class Session(ABC):
             is_lacking = isinstance(error, CommitUnusable) and error.is_lacking
             code = ExitCode.NOTHING_MEASURED if is_lacking else ExitCode.FAILED
             self._ending = str(error)
-        else:
-            is_answer = code is not ExitCode.INTERRUPTED
         finally:
             self.seconds = time.monotonic() - begun
         self._record.notes += filter(None, [self._ending])
         if self.keeps_pairs:
             self._record.notes += self._log.complaints
-            if is_answer:
+            if is_answer and code is not ExitCode.INTERRUPTED:
                 self._log.finish()
         return code
 
