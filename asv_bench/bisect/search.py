@@ -28,9 +28,7 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import RoundRequest, Schedule, two_cells
 from asv_bench.measure.samples import CommitUnusable, Metric, Pair, Round, RoundSource, SampleFailed
-from asv_bench.stats.level_curve import REFERENCE
-from asv_bench.stats.level_curve import Gap
-from asv_bench.stats.level_curve import LevelCurve
+from asv_bench.stats.level_curve import REFERENCE, Gap, LevelCurve
 
 SourceOf = Callable[[str], RoundSource]
 """Gives the source for a part of the search. Each part measures pairs of its own, which no other

@@ -13,10 +13,7 @@ from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import short
-from asv_bench.measure.rounds import Design
-from asv_bench.measure.rounds import RoundRequest
-from asv_bench.measure.rounds import Schedule
-from asv_bench.measure.rounds import two_cells
+from asv_bench.measure.rounds import Design, RoundRequest, Schedule, two_cells
 from asv_bench.measure.samples import (
     Absence,
     CommitUnusable,
