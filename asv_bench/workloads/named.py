@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE = 64
 HELLO = 15496  # "Hello" in GPT-2's vocabulary: the prompt of the write-ups this suite grew from
+_MOST_TOKENS = 100_000_000
+"""Of a workload: beyond it, lists of prompts fill the memory before anything is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +176,11 @@ class Workload:
         prompt_len: int | None,
         new_tokens: int | None,
     ) -> Workload:
-        """The same with other sizes; None: its own."""
-        return replace(
+        """The same with other sizes; None: its own.
+
+        Raises Refused where all requests together, or a full batch, have too many tokens to hold.
+        """
+        shaped = replace(
             self,
             num_requests=requests or self.num_requests,
             batch_size=batch or self.batch_size,
@@ -183,6 +188,14 @@ class Workload:
             new_tokens=new_tokens or self.new_tokens,
             new_lengths=() if new_tokens else self.new_lengths,
         )
+        tokens = max(shaped.num_requests, shaped.batch_size) * shaped.max_length
+        if tokens > _MOST_TOKENS:
+            raise Refused(
+                f"{shaped.num_requests:,} requests in batches of {shaped.batch_size:,}, of up to "
+                f"{shaped.max_length:,} tokens each, are {tokens:,} tokens; at most "
+                f"{_MOST_TOKENS:,} can be held."
+            )
+        return shaped
 
     def default_model(self, device: str, *, is_quick: bool = False) -> str:
         """The built-in model that it is measured with on `device`."""

@@ -70,6 +70,12 @@ def test_quick_keeps_the_shape(name: str) -> None:
     assert len(quick.prompt_lengths) == len(full.prompt_lengths)
 
 
+@pytest.mark.parametrize("sizes", [(10**9, 10**9, None, None), (None, None, 10**9, None)])
+def test_what_no_memory_holds_is_refused(sizes: tuple[int | None, ...]) -> None:
+    with pytest.raises(Refused, match="at most 100,000,000 can be held"):
+        WORKLOADS["scheduler"].shaped(*sizes)
+
+
 def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(Refused, match="no workload 'huge'; there are scheduler, streaming"):
         workload_named("huge")
