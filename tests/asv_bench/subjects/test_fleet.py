@@ -130,7 +130,7 @@ def test_kinds_have_series_of_their_own_though_the_command_is_interrupted_and_a_
     interrupting.join()
     # What was measured is kept to go on with, and nothing is filed that would be filed again.
     assert not list(kept.glob("asv/*/*-*.json"))
-    losing = after(log.stat().st_size + 20, log, cluster.lose_one)
+    losing = after(log.stat().st_size, log, cluster.lose_one)
     said = kvtrail(toy, *arguments)
     losing.join()
     assert said.code == 0, said.text
