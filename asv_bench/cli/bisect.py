@@ -129,6 +129,11 @@ def bisect(
     good_hash = chosen.resolve(good).hash
     commits = chosen.between(good_hash, chosen.resolve(bad).hash)
     say_unmeasured(chosen, commits[-1], files.console)
+    if merges := sum(len(commit.parents) > 1 for commit in commits):
+        files.console.print(
+            f"{merges} of {len(commits)} commits are merges: only first parents are searched, and "
+            f"a merge counts as one commit with all that it brought in"
+        )
     is_same = not (how.anyway or inside) and chosen.are_same(good_hash, commits[-1].hash)
     if not (how.anyway or is_same):
         hashes = [commit.hash for commit in commits]

@@ -192,6 +192,7 @@ def test_a_merge_that_is_the_culprit_comes_with_the_command_that_goes_into_it(
     monkeypatch.setattr("sys.argv", ["kvtrail", *words])
     said = kvtrail(stepping, *words)
     assert said.code == 3, said.text
+    assert "1 of 3 commits are merges: only first parents are searched" in said.text
     assert f"It is a merge. Which of the commits that it brought in: kvtrail bisect {fork[:8]}" in (
         said.text
     )
