@@ -142,6 +142,7 @@ class Guess:
     """Full hashes, oldest first: the commits between two measured ones, the later included; the
     range in which the change of the ends must lie; or none."""
     probability: float  # of a step among them, or that there is none
+    pairs_left: int  # that the search is expected to take from here on
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,7 @@ class Search:
         gaps = [gap for gap in self._curve.gaps() if gap.commits not in known.suspicions]
         is_proven = known.is_changed and not known.confirmed
         indices, probability = most_suspect(gaps, is_proven=is_proven)
-        return Guess(known.commits(indices), probability)
+        return Guess(known.commits(indices), probability, self._curve.pairs_left())
 
     def _hash(self, index: int) -> str:
         return self._known.good if index == REFERENCE else self._known.candidates[index]

@@ -173,7 +173,8 @@ class Bisecting(Searching):
                     print_sentences(self._console, [line])
                 # A kept pair took no time, and says nothing of the time that is left.
                 if len(self._probes) > self._log.restored:
-                    bar.show(done, DOING[probe.stage])
+                    total = done + probe.guess.pairs_left if probe.guess else None
+                    bar.show(done, DOING[probe.stage], total=total)
 
             self.finding = Search(
                 lambda part: Logged(source, self._log, part),

@@ -35,6 +35,7 @@ JUMPS = 1.0
 """How many jumps a range is expected to have beforehand."""
 _SHAPES_KEPT = 6
 _FEW = 3  # pairs of a commit from which the grid of levels follows it
+_LEAST_BITS = 0.02
 
 LEVELS = 65
 _CREEPS = (0.0, 0.3)  # standard deviation of a commit's creep, in margins
@@ -181,6 +182,16 @@ class LevelCurve:
     def nearest(self, commit: int) -> int:
         """The measurable commit next to this place."""
         return min(self.measurable(), key=lambda other: abs(other - commit))
+
+    def pairs_left(self) -> int:
+        """About how many more pairs it takes to know where the steps are, if there are any."""
+        missing = 0.0
+        for gap in self.gaps():
+            chance = gap.probability
+            if 0.0 < chance < 1.0:
+                missing -= chance * math.log2(chance) + (1.0 - chance) * math.log2(1.0 - chance)
+            missing += 0.0 if gap.is_atomic else chance * math.log2(len(gap.commits))
+        return math.ceil(missing / max(float(self.bits.max()), _LEAST_BITS))
 
     def pairs_of(self, commit: int) -> int:
         """How many pairs of a commit and the good end were taken in."""

@@ -119,7 +119,9 @@ def test_the_commit_in_the_middle_of_the_suspects_is_asked_first() -> None:
     curve = LevelCurve(64, MARGIN)
     curve.observe(REFERENCE, 63, quiet_ratios(0.03, 16))
     assert curve.most_informative() in range(24, 40)
+    before = curve.pairs_left()
     curve.observe(REFERENCE, 31, quiet_ratios(0.03))
+    assert before > curve.pairs_left() > 0
     assert curve.most_informative() in range(11, 21)
     curve.observe(REFERENCE, 15, quiet_ratios(0.0))
     assert curve.most_informative() in range(21, 26)
