@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from asv_bench.compare.plan import ComparisonPlan
@@ -69,17 +69,21 @@ def comparison_table(
             (one.benchmark, verdict, one.effect, one.interval, *values, pairs, one.p, one.unit)
         )
     is_judged = any(one.verdict.is_clear or one.pairs_used for one in comparisons)
-    return Table(COLUMNS, rows, title, _definition(plan, margins) if is_judged else "")
+    words = {one.word for one in comparisons if one.verdict in (Verdict.SLOWER, Verdict.FASTER)}
+    return Table(COLUMNS, rows, title, _definition(plan, margins, words) if is_judged else "")
 
 
-def _definition(plan: ComparisonPlan, margins: Mapping[str, float]) -> str:
-    """What the verdicts mean under this plan."""
+def _definition(plan: ComparisonPlan, margins: Mapping[str, float], words: Collection[str]) -> str:
+    """What the verdicts mean under this plan; `words` are what slower and faster are called."""
+    plain = [str(Verdict.SLOWER), str(Verdict.FASTER)]
+    others = sorted({*words}.difference(plain))
+    shown = others if others and not {*words}.intersection(plain) else [*plain, *others]
     own = ", ".join(f"{100 * margin:g} % of {name}" for name, margin in margins.items())
     instead = f" Margins of their own: {own}." if own else ""
     return (
-        f"slower, faster: the change is real ({1000 * plan.alpha:g} in 1,000 comparisons without "
-        f"one would say so, again at each rerun) and about {100 * plan.minimum_effect:g} % or "
-        f"more. equivalent: a typical process is shown to be within {100 * plan.margin:g} %. "
+        f"{', '.join(shown)}: the change is real ({1000 * plan.alpha:g} in 1,000 comparisons "
+        f"without one would say so, again at each rerun) and about {100 * plan.minimum_effect:g} % "
+        f"or more. equivalent: a typical process is shown to be within {100 * plan.margin:g} %. "
         f"Intervals are of {percentage(plan.confidence, 0)} confidence where there are six pairs "
         f"or more.{instead}"
     )
