@@ -15,6 +15,7 @@ from asv_bench.session.exit_codes import GATES, gate_text, parse_gate
 from asv_bench.session.options import (
     BASE,
     HEAD,
+    MOST,
     ComparedMetrics,
     EngineOptions,
     ListBenchmarks,
@@ -84,9 +85,11 @@ def plan_of(
         pairs = QUICK_PAIRS
     plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
     if not plan.can_differ(benchmarks):
+        caps = range(plan.cap + 1, MOST)
+        least = next(cap for cap in caps if plan.with_cap(cap).can_differ(benchmarks))
         raise Refused(
             f"among {benchmarks} benchmarks, {plan.cap} pairs cannot show a difference of one; "
-            f"take more, or fewer benchmarks."
+            f"take at least {least}, or fewer benchmarks."
         )
     return plan.with_margin(margin / 100)
 

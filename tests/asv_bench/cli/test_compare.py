@@ -179,7 +179,7 @@ def in_place(
         ("HEAD HEAD -b no_such_thing", "is found in none of the 5 benchmarks"),
         ("HEAD HEAD -b (", "not a regular expression"),
         (f"HEAD HEAD -b {STEP} --pairs 5", "take at least 7"),
-        ("HEAD HEAD -b Toy --pairs 6", "among 4 benchmarks, 6 pairs cannot"),
+        ("HEAD HEAD -b Toy --pairs 6", "6 pairs cannot show a difference of one; take at least 8"),
         (f"HEAD HEAD -b {STEP} --quick --pairs 20", "exclude each other"),
         (f"HEAD HEAD -b {STEP} --gate faster", "--gate 'faster' names 'faster'"),
         (f"HEAD HEAD -b {STEP} --devices 0", "there is none here"),
