@@ -119,7 +119,9 @@ class Repair:
                 return State.WHOLLY, now
         # Verdicts that contradict each other; or a regression that is hardly wider than the margin,
         # after which the head may be like both ends.
-        return State.INCONCLUSIVE, f"{now} and {the_culprit}"
+        is_small = repair.verdict is Verdict.EQUIVALENT
+        why = ", for the regression is hardly wider than the margin; a smaller one can tell"
+        return State.INCONCLUSIVE, f"{now} and {the_culprit}{why if is_small else ''}"
 
 
 def _said(comparison: Comparison, base: str) -> str:
