@@ -253,7 +253,7 @@ def opened_fleet(
             spares_last=not require_quiet,
         )
         fleet.remarks += refusals
-        subject.run_on(fleet)
+        subject.elsewhere = fleet
         kinds = " and ".join(dict.fromkeys(host.machine.name for host in hosts))
         console.print(f"fleet: hosts {len(hosts)}, lives at once {len(fleet.devices)}, {kinds}")
         yield fleet

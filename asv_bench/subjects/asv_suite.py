@@ -191,7 +191,9 @@ class AsvSuite(DeclaredSubject):
         with Progress(make_console(stderr=True), f"{what}, installed first if need be") as bar:
             processes = Processes()
             # Without a setup trees would lie in the folder that is named here; these have one.
-            laid = self._trees(self.variant, processes, trees.CACHE).lay_out(commit.hash)
+            table, cache = self._text.subject, trees.CACHE
+            made = trees.Trees(self.variant, table, self.pinned, self._where, cache, processes)
+            self.remarks, laid = made.remarks, made.lay_out(commit.hash)
             bar.name(what)
             listing = laid.out / f"benchmarks-{key}.json"
             if not listing.is_file():
@@ -200,7 +202,7 @@ class AsvSuite(DeclaredSubject):
                 # Lives write no bytecode, and would compile the suite each time.
                 compiling = f"{_PYTHON} -m compileall -q {shlex.quote(str(kept))} >/dev/null 2>&1"
                 line = f"{compiling}; {_line(kept)} {shlex.join(words)}"
-                job = Job(line, laid.tree, laid.environment(self._text.subject))
+                job = Job(line, laid.tree, laid.environment(table))
                 try:
                     processes.run(job, _LISTING_SECONDS)
                 except LifeFailed as error:

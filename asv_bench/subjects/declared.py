@@ -74,9 +74,9 @@ class DeclaredSubject:
         self._words = command
         self._source = source
         self._axis = self._axis_of(axis or text.axis.kind, text.axis.labels)
-        self._devices: str | None = None
         self._places: list[Place] | None = None
-        self._elsewhere: Fleet | None = None
+        self.elsewhere: Fleet | None = None
+        """Other machines, which run the lives of `pairs`."""
         self._declare(text)
         self.cells: dict[str, Software] = {}
         """What variants ran with, by hash or label."""
@@ -194,19 +194,15 @@ class DeclaredSubject:
     @property
     def devices(self) -> Sequence[str]:
         """Where it is measured, a round at a time on each."""
-        if self._elsewhere is not None:
-            return self._elsewhere.devices
+        if self.elsewhere is not None:
+            return self.elsewhere.devices
         return [place.device for place in self._here()]
 
     def _here(self) -> list[Place]:
         """The places on this machine; Refused if it lacks what a life needs."""
         if self._places is None:
-            self._places = places(self._text.subject, self._devices)
+            self._places = places(self._text.subject, None)
         return self._places
-
-    def run_on(self, elsewhere: Fleet) -> None:
-        """Let other machines run the lives of `pairs`."""
-        self._elsewhere = elsewhere
 
     @property
     def work(self) -> Work:
@@ -222,8 +218,7 @@ class DeclaredSubject:
         or device.
         """
         self.choose_metrics(patterns)
-        self._devices, self._places = devices, None
-        self._here()
+        self._places = places(self._text.subject, devices)
 
     def choose_metrics(self, patterns: Sequence[str]) -> None:
         """Compare other metrics than the declared ones; Refused as in `choose`."""
@@ -282,11 +277,11 @@ class DeclaredSubject:
 
         `variant_of` gives names another meaning, on this machine.
         """
-        if self._elsewhere is None or variant_of is not None:
-            with self._measuring(self.work, variant_of or self.variant) as lives:
+        if self.elsewhere is None or variant_of is not None:
+            with self.ends(variant_of) as lives:
                 yield lives
             return
-        source = self._elsewhere
+        source = self.elsewhere
         self.cells, self.others, self.remarks = source.cells, source.others, source.remarks
         try:
             yield source
@@ -295,18 +290,25 @@ class DeclaredSubject:
             self.forget()
 
     @contextmanager
-    def _measuring(self, work: Work, variant_of: Callable[[str], Variant]) -> Iterator[Lives]:
-        """What measures on this machine."""
-        with self._processes() as processes:
-            lay_out = self._laying(variant_of, processes)
-            lives = Lives(work, self._here(), lay_out, processes)
+    def ends(self, variant_of: Callable[[str], Variant] | None = None) -> Iterator[Lives]:
+        """What lays variants out on this machine, to be measured or looked at, as `pairs` does."""
+        processes = Processes()
+        try:
+            lay_out = self._laying(variant_of or self.variant, processes)
+            lives = Lives(self.work, self._here(), lay_out, processes)
             self.cells, self.others = lives.cells, lives.others
             yield lives
+        finally:
+            processes.stop()
+            self.forget()
 
     def _laying(
         self, variant_of: Callable[[str], Variant], processes: Processes
     ) -> Callable[[str], Laid]:
-        return self._trees(variant_of, processes).lay_out
+        table, folder = self._text.subject, self._folder()
+        trees = Trees(variant_of, table, self.pinned, self._where, folder, processes)
+        self.remarks = trees.remarks
+        return trees.lay_out
 
     def lives(self) -> AbstractContextManager[RoundSource]:
         """What measures single lives, whose figures are not compared."""
@@ -330,10 +332,6 @@ class DeclaredSubject:
         """The benchmark of `described` that a metric is of, and the place of its parameters."""
         return metric, 0
 
-    def ends(self) -> AbstractContextManager[Lives]:
-        """What lays variants out to be looked at; what was laid out goes on leaving."""
-        return self._measuring(self.work, self.variant)
-
     def traced_life(self) -> Life | None:
         """A life that leaves a trace; None: the subject has no `[trace]`."""
         trace, server = self._text.trace, self._text.server
@@ -344,30 +342,9 @@ class DeclaredSubject:
             return ServerLife(server, ClientTable(trace.run, warmup=0, windows=1), {}, timeout)
         return CommandLife(trace.run, {}, timeout)
 
-    @contextmanager
-    def _processes(self) -> Iterator[Processes]:
-        """Processes that end on leaving, also where none began, and with them what was laid out."""
-        processes = Processes()
-        try:
-            yield processes
-        finally:
-            processes.stop()
-            self.forget()
-
     def forget(self) -> None:
         """Remove what was laid out, and the snapshot of the working tree."""
         self._scratch.cleanup()
-
-    def _trees(
-        self,
-        variant_of: Callable[[str], Variant],
-        processes: Processes,
-        scratch: Path | None = None,
-    ) -> Trees:
-        table, folder = self._text.subject, scratch or self._folder()
-        trees = Trees(variant_of, table, self.pinned, self._where, folder, processes)
-        self.remarks = trees.remarks
-        return trees
 
     def _life(self) -> Life:
         server, client, table = self._text.server, self._text.client, self._text.subject
