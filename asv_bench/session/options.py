@@ -21,8 +21,7 @@ from asv_bench.output.record import REPOSITORY, TableFiles
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.engine_runs import EngineWorkload
-from asv_bench.subjects.own_suite import OwnSuite
+from asv_bench.subjects.own_suite import EngineWorkload, OwnSuite
 from asv_bench.words import first_of
 
 MOST = 10_000

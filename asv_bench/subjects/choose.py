@@ -13,8 +13,7 @@ from asv_bench.measure.lives import CPU, HOST
 from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
 from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
-from asv_bench.subjects.own_suite import OwnSuite
+from asv_bench.subjects.own_suite import EngineRuns, EngineWorkload, OwnSuite
 from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile, file_around
 
 SUITE_NAME = "asv.conf.json"

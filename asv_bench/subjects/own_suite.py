@@ -1,17 +1,20 @@
-"""kvtrail's own benchmarks as the subject: asv's runner, on the engine and kernels of each commit.
+"""kvtrail itself as the subject: its benchmarks, or runs of its engine, in commits of it.
 
-Nothing is installed: what is measured of a commit is laid out once, by its hash.
+Nothing is installed. For benchmarks, which asv's runner starts, engine and kernels of a commit are
+laid out once, by its hash. A run is `run WORKLOAD` by today's ruler in the files of the commit.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +42,12 @@ from asv_bench.process.environment import (
     threads_text,
 )
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
-from asv_bench.process.machine import has_cuda_gpu
+from asv_bench.process.machine import chosen_device, has_cuda_gpu
 from asv_bench.subjects.axis import Commits, Variant
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject_file import SubjectTable, SubjectText
+from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
 from asv_bench.words import first_of
-from asv_bench.workloads.named import WORKLOADS
+from asv_bench.workloads.named import WORKLOADS, workload_named
 
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
 """The figure that this project is about."""
@@ -60,6 +63,15 @@ ENGINE_NEEDS = (
 PRELOAD = (*ENGINE_NEEDS, "asv_runner.discovery", "asv_runner.benchmarks")
 TIMEOUT_SECONDS = 900.0
 _SCRIPT = Path(__file__).with_name("own_life.py")
+RULER = "asv_bench"
+RUNS = 5
+"""Windows of a life, after a warm-up; processes differ more than these do."""
+_METRICS = {
+    "step_ms": MetricTable("results.runs.step_ms", unit="ms"),
+    "tpot_ms": MetricTable("results.runs.tpot_ms", unit="ms"),
+    "ttft_ms": MetricTable("results.runs.ttft_ms", unit="ms"),
+    "tokens_per_s": MetricTable("results.runs.tokens_per_s", unit="tokens/s", better="higher"),
+}
 
 
 class EngineSubject(DeclaredSubject):
@@ -204,6 +216,65 @@ class OwnSuite(EngineSubject):
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "kvtrail"}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWorkload:
+    """A workload of `workloads.named`, and what is changed of it; None: the workload's own."""
+
+    name: str
+    model: str | None = None
+    batch: int | None = None
+    prompt_len: int | None = None
+    new_tokens: int | None = None
+
+    def options(self) -> list[tuple[str, str]]:
+        """The options that name it, with their values."""
+        return [
+            (f"--{'workload' if key == 'name' else key.replace('_', '-')}", str(value))
+            for key, value in asdict(self).items()
+            if value is not None
+        ]
+
+    def line(self) -> str:
+        """The command that measures it."""
+        name = workload_named(self.name).name
+        words = [sys.executable, "-P", "-m", RULER, "run", name, "--quiet"]
+        words += ["--repeat-runs", str(RUNS), *([] if has_cuda_gpu() else ["--quick"])]
+        words += chain.from_iterable(self.options()[1:])
+        return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'
+
+
+class EngineRuns(EngineSubject):
+    """Runs of the engine that a commit of kvtrail has; `root` is the checkout."""
+
+    def __init__(self, root: Path, workload: EngineWorkload) -> None:
+        self.workload = workload
+        paths = search_path(["$KVTRAIL_TREE", *borrowed_paths()])
+        table = SubjectTable(
+            name=f"kvtrail-{workload.name}",
+            measure=workload.line(),
+            devices=1 if has_cuda_gpu() else None,
+            # Lives of a commit share its folder, and what is compiled there.
+            env={"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""},
+            pinned=(RULER,),
+            preload=(*ENGINE_NEEDS, "msgspec", "typer", "rich.console", "rich.table"),
+        )
+        super().__init__(root, SubjectText(table, metrics=_METRICS))
+
+    @property
+    def models(self) -> Sequence[str]:
+        device = chosen_device("auto")
+        own = workload_named(self.workload.name).default_model(device, is_quick=device == "cpu")
+        return [self.workload.model or own]
+
+    def decoded(self, metric: str) -> tuple[str, str | None]:
+        """See `DeclaredSubject`."""
+        return self.workload.name, self.models[0]
+
+    def choose(self, patterns: Sequence[str], devices: str | None) -> None:
+        """Choose metrics; without patterns the step time alone is compared."""
+        super().choose(patterns or ("^step_ms$",), devices)
 
 
 @dataclass

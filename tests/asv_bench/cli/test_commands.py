@@ -27,7 +27,7 @@ from asv_bench.output.console import Verbosity, set_verbosity, verbosity
 from asv_bench.output.progress import Progress
 from asv_bench.session.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.session.options import Outputs
-from asv_bench.subjects.engine_runs import EngineWorkload
+from asv_bench.subjects.own_suite import EngineWorkload
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -21,7 +21,7 @@ from asv_bench.explain.explaining import Explaining, Explanation
 from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.output.record import TableFiles
-from asv_bench.subjects.engine_runs import EngineRuns, EngineWorkload
+from asv_bench.subjects.own_suite import EngineRuns, EngineWorkload
 from tests.explanations import explanation_of, slower
 from tests.fresh_python import ROOT, forked_python, planted
 
