@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import MeasurementFailed
 
 _KEPT_VARIABLES = tuple(f"GIT_{what}" for what in ("CONFIG", "EXEC", "LFS", "SSH", "SSL", "TEST"))
 """What git's variables begin with that are the user's settings, such as trust in a directory. All
@@ -192,63 +192,6 @@ class Repository:
         start = "the files of the submodule"
         paths = [line.partition("\t")[2] for line in staged if line.startswith("160000")]
         return [f"{start} {path} are missing" for path in paths]
-
-
-def resolve_revision(revision: str, root: Path) -> Commit:
-    """The commit that a revision names in the repository at `root`; Refused if there is none."""
-    if not revision or revision.startswith("-"):
-        raise Refused(f"{revision!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
-    repository = Repository(root)
-    try:
-        found = repository.resolve(revision)
-    except GitError as error:
-        raise Refused(f"{revision!r} could not be looked up: {error}") from None
-    if found is None:
-        raise Refused(
-            f"git knows no commit called {revision!r} in {root}; give a hash, a branch, a tag, "
-            f"HEAD~3, or . for the working tree as it stands.{repository.shallow_hint()}"
-        )
-    return repository.commits([found])[found]
-
-
-def commits_between(good: str, bad: str, repository: Repository) -> list[Commit]:
-    """The commits after `good` up to and with `bad`, oldest first, first parents only.
-
-    A merge counts as one commit, with all that it brought in. Both ends are full hashes; Refused if
-    `good` does not lie before `bad` on its line of first parents.
-    """
-    found = list(repository.commits(repository.first_parents(bad, f"^{good}")).values())
-    if not found or found[0].parents[:1] != (good,):
-        raise Refused(
-            f"{good[:8]} is no ancestor of {bad[:8]} on its line of first parents, so no commit "
-            f"between them made the difference. Give a commit before it of `git log --first-parent "
-            f"{bad[:8]}`.{repository.shallow_hint()}"
-        )
-    return found
-
-
-def commits_in_range(text: str, repository: Repository) -> list[Commit]:
-    """The commits of a range as git understands it, oldest first, first parents only.
-
-    Raises Refused if the repository lacks part of its history, or the range is unknown or empty.
-    """
-    if text.startswith("-"):
-        raise Refused(f"{text!r} is an option of git, not a range of commits.")
-    if hint := repository.shallow_hint():
-        raise Refused(f"the oldest commit here hides many.{hint}")
-    try:
-        commits = repository.first_parents(text)
-    except GitError as error:
-        raise Refused(
-            f"git knows no commits called {text!r}; give a range such as HEAD~5..HEAD. Its own "
-            f"words: {error}"
-        ) from None
-    if not commits:
-        raise Refused(
-            f"the range {text!r} holds no commits; a range runs from the older, which is left out, "
-            f"to the newer."
-        )
-    return list(repository.commits(commits).values())
 
 
 def commits_in_order(dates: Mapping[str, int], repository: Repository) -> list[Commit]:

@@ -9,15 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from asv_bench.errors import Refused
-from asv_bench.git.repository import (
-    WORKING_TREE,
-    Commit,
-    NoRepository,
-    Repository,
-    commits_between,
-    commits_in_range,
-    resolve_revision,
-)
+from asv_bench.git.repository import WORKING_TREE, Commit, GitError, NoRepository, Repository
 from asv_bench.git.trees import snapshot
 from asv_bench.measure.delay import Delay
 
@@ -55,17 +47,13 @@ class Commits:
         self, root: Path, scratch: Callable[[], Path], paths: Sequence[str] = (".",)
     ) -> None:
         self._repository = Repository(root)
-        self._root = root
         self._scratch = scratch
         self._paths = paths
         # Where commits lie that are not the repository's own.
         self._elsewhere: dict[str, Repository] = {}
 
     def add(self, commit: str, repository: Repository) -> None:
-        """Know a commit, given by its full hash, that lies in another repository.
-
-        Raises Refused where labels are compared.
-        """
+        """Know a commit, given by its full hash, that lies in another repository."""
         self._elsewhere[commit] = repository
 
     def resolve(self, name: str) -> Commit:
@@ -73,28 +61,68 @@ class Commits:
 
         Raises Refused where there is none.
         """
-        return self._working_tree() if name == WORKING_TREE else resolve_revision(name, self._root)
+        if name == WORKING_TREE:
+            return self._working_tree()
+        if not name or name.startswith("-"):
+            raise Refused(f"{name!r} names no commit; give a hash, a branch, a tag or HEAD~3.")
+        try:
+            found = self._repository.resolve(name)
+        except GitError as error:
+            raise Refused(f"{name!r} could not be looked up: {error}") from None
+        if found is None:
+            raise Refused(
+                f"git knows no commit called {name!r} in {self._repository.path}; give a hash, a "
+                f"branch, a tag, HEAD~3, or . for the working tree as it stands."
+                f"{self._repository.shallow_hint()}"
+            )
+        return self._repository.commits([found])[found]
 
     def _working_tree(self) -> Commit:
         """The working tree as it stands, as a commit of its own."""
         place = self._scratch() / "worktree.git"
-        commit = snapshot(self._root, place, self._paths)
+        commit = snapshot(self._repository.path, place, self._paths)
         self._elsewhere[commit] = Repository(place)
         return Commit(commit, "the working tree as it stands")
 
     def between(self, base: str, head: str) -> list[Commit]:
-        """The variants after `base` up to and with `head`, commits on one line of first parents.
+        """The variants after `base` up to and with `head`, oldest first.
 
-        Raises Refused where `head` does not follow.
+        Of commits, first parents only: a merge counts as one, with all that it brought in. Raises
+        Refused where `head` does not follow.
         """
-        return commits_between(base, head, self._repository)
+        line = self._repository.first_parents(head, f"^{base}")
+        found = list(self._repository.commits(line).values())
+        if not found or found[0].parents[:1] != (base,):
+            raise Refused(
+                f"{base[:8]} is no ancestor of {head[:8]} on its line of first parents, so no "
+                f"commit between them made the difference. Give a commit before it of `git log "
+                f"--first-parent {head[:8]}`.{self._repository.shallow_hint()}"
+            )
+        return found
 
     def in_range(self, text: str) -> list[Commit]:
-        """The variants of a range such as HEAD~5..HEAD, in their order; Refused if there are none.
+        """The variants of a range such as HEAD~5..HEAD, oldest first; of commits, first parents.
 
-        It runs from the earlier, which is left out, to the later; first parents only.
+        It runs from the earlier, which is left out, to the later. Raises Refused where there are
+        none, or the repository lacks a part of its history.
         """
-        return commits_in_range(text, self._repository)
+        if text.startswith("-"):
+            raise Refused(f"{text!r} is an option of git, not a range of commits.")
+        if hint := self._repository.shallow_hint():
+            raise Refused(f"the oldest commit here hides many.{hint}")
+        try:
+            commits = self._repository.first_parents(text)
+        except GitError as error:
+            raise Refused(
+                f"git knows no commits called {text!r}; give a range such as HEAD~5..HEAD. Its own "
+                f"words: {error}"
+            ) from None
+        if not commits:
+            raise Refused(
+                f"the range {text!r} holds no commits; a range runs from the older, which is left "
+                f"out, to the newer."
+            )
+        return list(self._repository.commits(commits).values())
 
     def variant(self, name: str) -> Variant:
         """What a full hash, a label, or a hash under a label stands for."""
@@ -126,9 +154,6 @@ class Labels(Commits):
     def __init__(self, labels: Sequence[str], root: Path, scratch: Callable[[], Path]) -> None:
         super().__init__(root, scratch)
         self.labels = tuple(labels)
-
-    def add(self, commit: str, repository: Repository) -> None:
-        raise Refused("labels have no files of their own; take commits, by --axis commits.")
 
     def resolve(self, name: str) -> Commit:
         if name not in self.labels:

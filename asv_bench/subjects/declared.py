@@ -257,10 +257,7 @@ class DeclaredSubject:
         return self.variant(name).repository
 
     def add(self, commit: str, repository: Repository) -> None:
-        """Know a commit, given by its full hash, that lies in another repository.
-
-        Raises Refused where labels are compared, not commits.
-        """
+        """Know a commit, given by its full hash, that lies in another repository."""
         self._axis.add(commit, repository)
 
     def variant(self, name: str) -> Variant:
