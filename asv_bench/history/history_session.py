@@ -264,10 +264,11 @@ def measure_commits(
         settings["results"] = results.relative_to(histories.repository).as_posix()
     console.print(subject.sentence())
     hosts = hosts or FleetOptions()
+    subject.is_compared = False
     with (
         opened_fleet(hosts, subject, commits, console, is_for_one_kind=False) as fleet,
         termination_as_interrupt(),
-        subject.lives() as source,
+        subject.pairs() as source,
     ):
         record = record_of(command, settings, fleet)
         look_around(record, console, subject, fleet)

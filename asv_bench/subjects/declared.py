@@ -7,7 +7,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,8 @@ class DeclaredSubject:
     """Whether lives run kvtrail's engine, of which exact counters are known."""
     lists_packages = True
     """Whether variants may run with other packages."""
+    is_compared = True
+    """Whether figures are compared; else a life of kvtrail's benchmarks takes each once, as asv."""
 
     def __init__(
         self,
@@ -70,10 +72,14 @@ class DeclaredSubject:
         folder: str = "",
     ) -> None:
         self.repository = root
+        self.name = text.subject.name
+        """In one word, for records and folders."""
         self._where = folder
         self._words = command
         self._source = source
         self._axis = self._axis_of(axis or text.axis.kind, text.axis.labels)
+        self.labels = self._axis.labels
+        """What is compared in place of commits, in its order; empty where commits are."""
         self._places: list[Place] | None = None
         self.elsewhere: Fleet | None = None
         """Other machines, which run the lives of `pairs`."""
@@ -140,16 +146,6 @@ class DeclaredSubject:
 
     def _folder(self) -> Path:
         return Path(self._scratch.name)
-
-    @property
-    def name(self) -> str:
-        """In one word, for records and folders."""
-        return self._text.subject.name
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """What is compared in place of commits, in its order; empty where commits are."""
-        return self._axis.labels
 
     def version(self, metric: str) -> str:
         """What decides what figures of a metric mean: those of two versions do not compare."""
@@ -306,10 +302,6 @@ class DeclaredSubject:
         trees = Trees(variant_of, table, self.pinned, self._where, folder, processes)
         self.remarks = trees.remarks
         return trees.lay_out
-
-    def lives(self) -> AbstractContextManager[RoundSource]:
-        """What measures single lives, whose figures are not compared."""
-        return self.pairs()
 
     def described(self) -> dict[str, dict[str, Any]]:
         """What asv stores of each benchmark, by its name; here a metric is one."""

@@ -12,7 +12,6 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -26,7 +25,7 @@ from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting
 from asv_bench.measure.lives import CPU, repeats_for, shared_out
 from asv_bench.measure.processes import Job, LifeFailed, Processes
-from asv_bench.measure.samples import Absence, CommitUnusable, Metric, RoundSource
+from asv_bench.measure.samples import Absence, CommitUnusable, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.output.destinations import require_writable
@@ -97,7 +96,6 @@ class OwnSuite(EngineSubject):
     is_portable = False
     is_own = True
     entries: tuple[Entry, ...] = ()  # the chosen benchmarks
-    _is_compared = True
 
     def __init__(self, root: Path) -> None:
         environment = str(environment_of(root))
@@ -201,12 +199,7 @@ class OwnSuite(EngineSubject):
     def _life(self) -> Life:
         identifiers = {entry.name: entry.identifier for entry in self.entries}
         suite, is_on_gpu = self.repository / BENCHMARKS, self.devices != [CPU]
-        return BenchmarkLife(suite, identifiers, self._is_compared, is_on_gpu)
-
-    def lives(self) -> AbstractContextManager[RoundSource]:
-        """What measures single lives: a process takes a figure once, which may be 0, as in asv."""
-        self._is_compared = False
-        return self.pairs()
+        return BenchmarkLife(suite, identifiers, self.is_compared, is_on_gpu)
 
     def sentence(self) -> str:
         names = [entry.name for entry in self.entries]

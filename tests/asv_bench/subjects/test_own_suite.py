@@ -200,10 +200,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     return watch.return_value
 
 
-def lives_of(
-    toy: ToyProject, processes: Processes, *devices: str, is_compared: bool = True
-) -> Lives:
-    life = BenchmarkLife(toy.root, BENCHMARKS, is_compared=is_compared, is_on_gpu=bool(devices))
+def lives_of(toy: ToyProject, processes: Processes, *devices: str) -> Lives:
+    life = BenchmarkLife(toy.root, BENCHMARKS, is_compared=True, is_on_gpu=bool(devices))
 
     def lay_out(name: str) -> Laid:
         folder = engine_of(OwnSuite(toy.root), name)
