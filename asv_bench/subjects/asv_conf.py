@@ -74,7 +74,7 @@ class AsvConf:
             self.root = (path.resolve().parent / conf.repo).resolve()
             """The folder of the repository."""
             chosen, self._interpreter = _environment(path, conf)
-            self._python = str(chosen.pop(("python", None)))
+            self.python = str(chosen.pop(("python", None)))
             given = [(kind, name, _text(value)) for (kind, name), value in chosen.items() if name]
             self._requirements = [
                 word for kind, name, text in given if kind == "req" for word in _asked(name, text)
@@ -136,10 +136,6 @@ class AsvConf:
         if self.conf.install_command is None:
             install = [_INSTALL_WHEEL if build else _INSTALL]
         return [*build, *install]
-
-    def sentence(self) -> str:
-        """How a commit is installed."""
-        return f"each commit installed for Python {self._python} by pip"
 
 
 @contextmanager

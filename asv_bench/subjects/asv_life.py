@@ -88,23 +88,21 @@ def _plant(seconds: float) -> None:
 
     def found(*arguments: Any, **options: Any) -> Any:
         benchmark = find(*arguments, **options)
-        if benchmark.type == "time":
-            benchmark.func = _longer(benchmark.func, seconds)
+        if benchmark.type != "time":
+            return benchmark
+        function = benchmark.func
+
+        def longer(*given: Any) -> None:
+            function(*given)
+            # A sleep would not keep to it.
+            until = time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                pass
+
+        benchmark.func = longer
         return benchmark
 
     run.get_benchmark_from_name = found
-
-
-def _longer(function: Callable[..., Any], seconds: float) -> Callable[..., None]:
-    """A function, and so many seconds after it, which a sleep would not keep to."""
-
-    def longer(*arguments: Any) -> None:
-        function(*arguments)
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            pass
-
-    return longer
 
 
 class Failed(Exception):

@@ -101,11 +101,9 @@ class AsvSuite(DeclaredSubject):
                 f"{shown}."
             )
         print_sentences(make_console(stderr=True), unknown, "yellow")
-        self._wanted = [self._order(entry, described) for entry in entries]
-        self._versions = {
-            entry.name: described[entry.identifier.partition("-")[0]]["version"]
-            for entry in entries
-        }
+        told = {entry: described[entry.identifier.partition("-")[0]] for entry in entries}
+        self._wanted = [self._order(*one) for one in told.items()]
+        self._versions = {entry.name: one["version"] for entry, one in told.items()}
         caches = {one["setup_cache_key"]: one["setup_cache_timeout_s"] for one in self._wanted}
         limits = [*caches.values(), *(one["timeout_s"] for one in self._wanted)]
         table = msgspec.structs.replace(
@@ -117,11 +115,9 @@ class AsvSuite(DeclaredSubject):
         self._declare(SubjectText(table, metrics=metrics))
         super().choose((), devices)
 
-    def _order(self, entry: Entry, described: Mapping[str, Any]) -> dict[str, Any]:
-        """What a life is told of a benchmark."""
-        one = described[entry.identifier.partition("-")[0]]
-        limit = self._conf.conf.default_benchmark_timeout
-        timeout = _seconds(one.get("timeout"), limit)
+    def _order(self, entry: Entry, one: Mapping[str, Any]) -> dict[str, Any]:
+        """What a life is told of a benchmark, of which asv says so much."""
+        timeout = _seconds(one.get("timeout"), self._conf.conf.default_benchmark_timeout)
         return {
             "name": entry.name,
             "identifier": entry.identifier,
@@ -140,7 +136,8 @@ class AsvSuite(DeclaredSubject):
 
     def sentence(self) -> str:
         names = first_of([metric.name for metric in self.metrics], 4)
-        return f"measuring {names} of the asv suite of {self.name}, {self._conf.sentence()}"
+        how = f"each commit installed for Python {self._conf.python} by pip"
+        return f"measuring {names} of the asv suite of {self.name}, {how}"
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "asv", "name": self.name, "file": self._source}

@@ -41,12 +41,12 @@ def main() -> None:
 def measure(folder: str, name: str) -> dict[str, Any]:
     """Run one benchmark, named as asv's runner does: with the number of its parameters.
 
-    Gives "name", "status" ("measured", "skipped" or "failed"), "samples", "windows" (what each
-    sample was made of, where it says so), "reason", "seconds", and as "run" the name of the run of
-    the engine that the figure was taken from, where it says so.
+    Gives "name", "samples", "windows" (what each sample was made of, where it says so), "seconds",
+    as "absence" why there is no sample and whether that is a failure, and as "run" the name of the
+    run of the engine that the figure was taken from, where it says so.
     """
-    nothing: dict[str, Any] = {"samples": [], "windows": [], "run": None}
-    outcome = {"name": name, "status": "measured", "reason": "", **nothing}
+    nothing: dict[str, Any] = {"samples": [], "windows": [], "absence": None, "run": None}
+    outcome = {"name": name, **nothing}
     started = time.monotonic()
     try:
         benchmark = get_benchmark_from_name(folder, name)
@@ -54,7 +54,7 @@ def measure(folder: str, name: str) -> dict[str, Any]:
         if benchmark.setup_cache_key is not None:
             benchmark.set_cache(benchmark.do_setup_cache())
         if reason := _skipped_by_setup(benchmark):
-            outcome |= {"status": "skipped", "reason": reason}
+            outcome["absence"] = (reason, False)
         else:
             try:
                 result = benchmark.do_run()
@@ -65,10 +65,10 @@ def measure(folder: str, name: str) -> dict[str, Any]:
         after = _runs_taken()
         outcome["run"] = next((run for run in after if after[run] != before.get(run)), None)
     except SkipNotImplemented as skip:
-        outcome |= {"status": "skipped", "reason": str(skip)}
+        outcome["absence"] = (str(skip) or "the benchmark was skipped", False)
     except Exception as error:
         traceback.print_exc()
-        outcome |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+        outcome["absence"] = (f"{type(error).__name__}: {error}", True)
     outcome["seconds"] = time.monotonic() - started
     return outcome
 

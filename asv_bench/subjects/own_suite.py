@@ -319,9 +319,8 @@ class BenchmarkLife(Life):
         seconds: dict[str, float] = {}
         for outcome in answer["outcomes"]:
             name, samples = wanted[outcome["name"]], outcome["samples"]
-            if outcome["status"] != "measured":
-                reason = outcome["reason"] or f"the benchmark was {outcome['status']}"
-                figures.absences[name] = Absence(reason, outcome["status"] == "failed")
+            if absence := outcome["absence"]:
+                figures.absences[name] = Absence(*absence)
                 continue
             if is_trial:
                 run = self._runs.setdefault(name, outcome["run"] or name)

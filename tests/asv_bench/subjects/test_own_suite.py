@@ -182,7 +182,7 @@ class Scripted(Processes):
         outcomes = []
         for turn in range(repeats):
             for name in names:
-                outcome = {"name": name, "status": "measured", "reason": "", "windows": ()}
+                outcome = {"name": name, "absence": None, "windows": ()}
                 outcome |= {"samples": (1.0 + number + turn,), "run": RUN_OF[name], "seconds": 0.45}
                 outcomes.append(outcome | self.change(number, outcome))
         answer = {"span": (0.0, 1.0), "outcomes": outcomes}
