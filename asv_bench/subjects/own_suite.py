@@ -254,6 +254,8 @@ class EngineRuns(EngineSubject):
             preload=(*ENGINE_NEEDS, "msgspec", "typer", "rich.console", "rich.table"),
         )
         super().__init__(root, SubjectText(table, metrics=_METRICS))
+        # Without patterns the step time alone is compared.
+        self._metrics = self.known[:1]
 
     @property
     def models(self) -> Sequence[str]:
@@ -264,10 +266,6 @@ class EngineRuns(EngineSubject):
     def decoded(self, metric: str) -> tuple[str, str | None]:
         """See `DeclaredSubject`."""
         return self.workload.name, self.models[0]
-
-    def choose(self, patterns: Sequence[str], devices: str | None) -> None:
-        """Choose metrics; without patterns the step time alone is compared."""
-        super().choose(patterns or ("^step_ms$",), devices)
 
 
 @dataclass

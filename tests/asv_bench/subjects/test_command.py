@@ -21,6 +21,7 @@ from asv_bench.errors import Refused
 from asv_bench.measure.samples import CommitUnusable, SampleFailed
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.own_suite import EngineWorkload
 
 ENDS = ("HEAD~1", "HEAD")
 
@@ -134,6 +135,12 @@ def test_folders_of_no_repository_are_refused_and_a_suite_below_is_named(
         compare(*ENDS, folder=suite.parent)
     with pytest.raises(Refused, match="is in no git repository"):
         compare(*ENDS, "--", *COMMAND, folder=Path(os.sep))
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_workload_is_compared_by_its_step_time_wherever_it_runs(is_elsewhere: bool) -> None:
+    choice = Choice(workload=EngineWorkload("scheduler"), is_elsewhere=is_elsewhere)
+    assert [one.name for one in choice.subject("compare").metrics] == ["step_ms"]
 
 
 @pytest.fixture
