@@ -127,7 +127,7 @@ def bisect(
     if bad is None:
         raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")
     good_hash = chosen.resolve(good).hash
-    commits = chosen.between(good_hash, chosen.resolve(bad).hash)
+    commits = chosen.axis.between(good_hash, chosen.resolve(bad).hash)
     say_unmeasured(chosen, commits[-1], files.console)
     if merges := sum(len(commit.parents) > 1 for commit in commits):
         files.console.print(

@@ -49,7 +49,7 @@ def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles
     """What lies between two commits, given by full hashes; None along labels."""
     if subject.labels:
         return None
-    old, new = subject.repository_of(base), subject.repository_of(head)
+    old, new = (subject.axis.variant(end).repository for end in (base, head))
     paths = ("--", *subject.pathspecs)
     variables: dict[str, str] = {}
     hashes: list[str] = []

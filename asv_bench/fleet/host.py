@@ -54,7 +54,7 @@ class Order:
     @classmethod
     def of(cls, subject: DeclaredSubject, names: Sequence[str]) -> Order:
         """To measure commits or labels; Refused if files of theirs, or pinned ones, are missing."""
-        variants = {name: subject.variant(name) for name in names}
+        variants = {name: subject.axis.variant(name) for name in names}
         commits: dict[Repository, list[str]] = {}
         for variant in variants.values():
             commits.setdefault(variant.repository, []).append(variant.commit)

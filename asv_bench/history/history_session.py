@@ -172,7 +172,7 @@ class LifeResults:
         """When a commit was made, in milliseconds since 1970; of a label, its place."""
         if self.histories.labels:
             return self.histories.labels.index(commit)
-        repository = self.subject.repository_of(commit)
+        repository = self.subject.axis.variant(commit).repository
         return 1000 * int(repository.line("show", "-s", "--format=%ct", "--end-of-options", commit))
 
     def _save(

@@ -141,9 +141,9 @@ class Calibrating(Session):
 
         def variant(name: str) -> Variant:
             if name in self._planted:
-                commit = self._subject.variant(self._commit.hash)
+                commit = self._subject.axis.variant(self._commit.hash)
                 return replace(commit, delay=self._planted[name])
-            return self._subject.variant(name)
+            return self._subject.axis.variant(name)
 
         return self._subject.pairs(variant)
 

@@ -263,7 +263,7 @@ class Bisecting(Searching):
         culprit, (good, bad) = self._by_hash[finding.suspects[0]], self._words
         if kind_of(culprit.hash) != "commit" or not culprit.parents:
             return []
-        repository = self._subject.repository_of(culprit.hash)
+        repository = self._subject.axis.variant(culprit.hash).repository
         lines = []
         count = len(changes_between(culprit.parents[0], culprit.hash, repository))
         if count > 1:
@@ -321,13 +321,13 @@ class SearchingFiles(Searching):
 
     def _find_changes(self, subject: DeclaredSubject) -> tuple[list[FileChange], list[str]]:
         """The changes that matter to what is measured, and how many do not."""
-        repository = subject.repository_of(self._good.hash)
+        repository = subject.axis.variant(self._good.hash).repository
         all_changes = changes_between(self._good.hash, self._bad.hash, repository)
         self._parts = PartCommits(self._good.hash, repository, Path(self._scratch.name))
         found = []
         for change in all_changes:
             commit = self._parts.commit([change])
-            subject.add(commit, self._parts.repository)
+            subject.axis.add(commit, self._parts.repository)
             if not subject.are_same(self._good.hash, commit):
                 found.append(change)
         count = len(all_changes) - len(found)
@@ -343,7 +343,7 @@ class SearchingFiles(Searching):
         if len(numbers) == len(self._changes):
             return self._bad.hash
         commit = self._parts.commit([self._changes[number] for number in numbers])
-        self._subject.add(commit, self._parts.repository)
+        self._subject.axis.add(commit, self._parts.repository)
         return commit
 
     def known(self) -> ExitCode | None:

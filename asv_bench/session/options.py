@@ -324,7 +324,7 @@ def say_unmeasured(subject: DeclaredSubject, head: Commit, console: Console) -> 
     """Say that the commit checked out is measured without the changes made since."""
     if kind_of(head.hash) != "commit":
         return
-    repository = subject.repository_of(head.hash)
+    repository = subject.axis.variant(head.hash).repository
     if not (repository.path / ".git").exists() or head.hash != repository.resolve("HEAD"):
         return
     status = ("status", "--porcelain", "-z", "--untracked-files=no", "--no-renames")

@@ -189,7 +189,7 @@ class AsvSuite(DeclaredSubject):
             processes = Processes()
             # Without a setup trees would lie in the folder that is named here; these have one.
             table, cache = self._text.subject, trees.CACHE
-            made = trees.Trees(self.variant, table, self.pinned, self._where, cache, processes)
+            made = trees.Trees(self.axis.variant, table, self.pinned, self._where, cache, processes)
             self.remarks, laid = made.remarks, made.lay_out(commit.hash)
             bar.name(what)
             listing = laid.out / f"benchmarks-{key}.json"

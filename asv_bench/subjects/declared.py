@@ -77,8 +77,8 @@ class DeclaredSubject:
         self._where = folder
         self._words = command
         self._source = source
-        self._axis = self._axis_of(axis or text.axis.kind, text.axis.labels)
-        self.labels = self._axis.labels
+        self.axis = self._axis_of(axis or text.axis.kind, text.axis.labels)
+        self.labels = self.axis.labels
         """What is compared in place of commits, in its order; empty where commits are."""
         self._places: list[Place] | None = None
         self.elsewhere: Fleet | None = None
@@ -180,7 +180,7 @@ class DeclaredSubject:
 
         Figures taken under another are not those of the same measurement.
         """
-        return " ".join(filter(None, [self._axis.fixed(), *self.pinned.digests.values()]))
+        return " ".join(filter(None, [self.axis.fixed(), *self.pinned.digests.values()]))
 
     @cached_property
     def pinned(self) -> Pinned:
@@ -232,15 +232,11 @@ class DeclaredSubject:
 
     def resolve(self, revision: str) -> Commit:
         """The commit or label of a name; "." is the working tree. Refused where there is none."""
-        return self._axis.resolve(revision)
+        return self.axis.resolve(revision)
 
     def are_same(self, base: str, head: str) -> bool:
         """Whether nothing that is measured differs: all files are the same, but for pinned ones."""
-        return self._axis.are_same(base, head, self._text.subject.pinned)
-
-    def between(self, base: str, head: str) -> list[Commit]:
-        """What follows `base` up to and with `head`, as `Commits.between` has it."""
-        return self._axis.between(base, head)
+        return self.axis.are_same(base, head, self._text.subject.pinned)
 
     @property
     def pathspecs(self) -> tuple[str, ...]:
@@ -248,21 +244,9 @@ class DeclaredSubject:
         pinned = tuple(f":(exclude,literal){path}" for path in self._text.subject.pinned)
         return (".", *pinned) if pinned else ()
 
-    def repository_of(self, name: str) -> Repository:
-        """Where the files of a variant are."""
-        return self.variant(name).repository
-
-    def add(self, commit: str, repository: Repository) -> None:
-        """Know a commit, given by its full hash, that lies in another repository."""
-        self._axis.add(commit, repository)
-
-    def variant(self, name: str) -> Variant:
-        """What a full hash, a label, or a hash under a label (`under_label`) stands for."""
-        return self._axis.variant(name)
-
     def in_range(self, text: str) -> list[Commit]:
         """The commits of a range, or labels, in their order, as `Commits.in_range` has it."""
-        return self._axis.in_range(text)
+        return self.axis.in_range(text)
 
     @contextmanager
     def pairs(self, variant_of: Callable[[str], Variant] | None = None) -> Iterator[RoundSource]:
@@ -287,7 +271,7 @@ class DeclaredSubject:
         """What lays variants out on this machine, to be measured or looked at, as `pairs` does."""
         processes = Processes()
         try:
-            lay_out = self._laying(variant_of or self.variant, processes)
+            lay_out = self._laying(variant_of or self.axis.variant, processes)
             lives = Lives(self.work, self._here(), lay_out, processes)
             self.cells, self.others = lives.cells, lives.others
             yield lives

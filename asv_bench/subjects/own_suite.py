@@ -82,7 +82,7 @@ class EngineSubject(DeclaredSubject):
 
     def are_same(self, base: str, head: str) -> bool:
         """Whether engine and kernels are the same; False if there are none at all."""
-        variants = self.variant(base), self.variant(head)
+        variants = self.axis.variant(base), self.axis.variant(head)
         before, after = (packages_of(one.commit, one.repository) for one in variants)
         return bool(before) and before == after
 
@@ -351,7 +351,7 @@ def engine_of(subject: DeclaredSubject, commit: str) -> Path:
 
     Raises CommitUnusable where the commit has none of them, or git does not have the commit.
     """
-    variant, place = subject.variant(commit), environment_of(subject.repository) / "commits"
+    variant, place = subject.axis.variant(commit), environment_of(subject.repository) / "commits"
     try:
         directory = lay_out(variant.commit, variant.repository, place)
     except GitError as error:

@@ -64,7 +64,7 @@ def test_a_commit_of_any_bytes_is_read_everywhere(
     made = subprocess.run(words, cwd=root, input=content, capture_output=True, check=True)
     bad = made.stdout.decode().strip()
     git(root, "update-ref", "HEAD", bad)
-    [found] = OwnSuite(root).between(good, bad)
+    [found] = OwnSuite(root).axis.between(good, bad)
     author = "Jürgen" if b"8859" in headers else "J\ufffdrgen"
     assert (found.hash, found.subject, found.author) == (bad, subject, author)
     assert OwnSuite(root).resolve("HEAD") == found
@@ -204,13 +204,13 @@ def test_commits_come_oldest_first_and_what_a_merge_brings_counts_as_the_merge(r
     middle = step(root, "on main")
     git(root, "merge", "--quiet", "--no-ff", "-m", "merge: do | it", "side")
     merge = head_of(root)
-    found = OwnSuite(root).between(good, merge)
+    found = OwnSuite(root).axis.between(good, merge)
     assert [(one.hash, one.subject) for one in found] == [
         (middle, "on main"),
         (merge, "merge: do | it"),
     ]
     for ends in ((side, merge), (merge, first), (side, middle), (good, good)):
         with pytest.raises(Refused, match=r"is no ancestor of .* on its line of first parents"):
-            OwnSuite(root).between(*ends)
+            OwnSuite(root).axis.between(*ends)
     with pytest.raises(Refused, match=r"only has \d+ entr"):
         OwnSuite(root).resolve("HEAD@{99}")
