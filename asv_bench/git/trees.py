@@ -105,11 +105,6 @@ def snapshot(root: Path, repository: Path, paths: Sequence[str] = MEASURED_PACKA
     return exact.line("commit-tree", "-m", "working tree", tree, variables=dated)
 
 
-def packages_of(commit: str, repository: Repository) -> bytes:
-    """Bytes that are equal for commits with the same measured packages; empty if there are none."""
-    return repository.ask("ls-tree", "-z", "--full-tree", commit, "--", *MEASURED_PACKAGES)
-
-
 def lay_out(commit: str, repository: Repository, folder: Path) -> Path:
     """The folder below `folder` with a commit's measured packages; it is made on first use.
 

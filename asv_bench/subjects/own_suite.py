@@ -19,7 +19,7 @@ from typing import Any
 
 from asv_bench.errors import Refused, require_packages
 from asv_bench.git.repository import Commit, GitError
-from asv_bench.git.trees import lay_out, packages_of, working_tree
+from asv_bench.git.trees import lay_out, working_tree
 from asv_bench.history.asv_selection import Entry, entries_of, select
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting
@@ -82,8 +82,10 @@ class EngineSubject(DeclaredSubject):
 
     def are_same(self, base: str, head: str) -> bool:
         """Whether engine and kernels are the same; False if there are none at all."""
-        variants = self.axis.variant(base), self.axis.variant(head)
-        before, after = (packages_of(one.commit, one.repository) for one in variants)
+        before, after = (
+            one.repository.ask("ls-tree", "-z", "--full-tree", one.commit, "--", *MEASURED_PACKAGES)
+            for one in (self.axis.variant(base), self.axis.variant(head))
+        )
         return bool(before) and before == after
 
 
