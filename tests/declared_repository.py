@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 import uuid
 from collections.abc import Mapping
@@ -25,6 +26,16 @@ STEP = """
     """
 
 
+def in_ms(metric: str) -> str:
+    """Tables of a bench.py that leaves one metric in milliseconds."""
+    return STEP.replace("step", metric) + 'unit = "ms"\n    '
+
+
+def along(*labels: str) -> str:
+    """The table of an axis of labels."""
+    return f'\n[axis]\nkind = "labels"\nlabels = {json.dumps(labels, ensure_ascii=False)}\n'
+
+
 class DeclaredRepository(ToyRepository):
     """A toy repository whose commits are texts of bench.py."""
 
@@ -40,11 +51,6 @@ class DeclaredRepository(ToyRepository):
             made.git("init", "-q", "-b", "main", "--template=")
         made.declare(tables)
         return made
-
-    @property
-    def toy(self) -> ToyRepository:
-        """Itself."""
-        return self
 
     def declare(self, tables: str) -> None:
         """Give it another kvtrail.toml."""

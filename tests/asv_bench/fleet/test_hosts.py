@@ -63,7 +63,7 @@ def test_a_host_measures_in_all_slots_with_files_of_its_own(
     toy = DeclaredRepository.make(tmp_path / "toy", TABLES, "5\n", "6\n", "exit")
     (toy.root / "pinned").mkdir()
     (toy.root / "pinned" / "life.sh").write_text(LIFE)
-    five, six, lacking = commits = toy.toy.git("rev-list", "--reverse", "HEAD").split()
+    five, six, lacking = commits = toy.git("rev-list", "--reverse", "HEAD").split()
     order = Order.of(declared_by(toy.root / "kvtrail.toml"), commits)
     made = Host()
     made.begin(pickle.loads(pickle.dumps(order)), 2, "here", lambda *_: ())

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from declared_repository import noisy
+from declared_repository import in_ms, noisy
 from toy_repository import COMMAND, ToyRepository
 
 from asv_bench.errors import Refused
 from asv_bench.measure.life import CommandLife
 
-TABLES = """
-    [subject]
-    name = "toy"
-    measure = "python bench.py"
-
-    [metrics.tpot_ms]
-    path = "tpot_ms"
-    unit = "ms"
-    """
+TABLES = in_ms("tpot_ms")
+tpot = partial(noisy, "tpot_ms")
 OBEDIENT = """
     import json, os, random
     delay_ms = 1e3 * float(os.environ.get("KVTRAIL_DELAY_S", 0))
@@ -37,10 +31,6 @@ def trials(said: Any) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in said.record["results"]["trials"]}
 
 
-def tpot(milliseconds: float) -> str:
-    return noisy("tpot_ms", milliseconds)
-
-
 def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, declared, tmp_path: Path) -> None:
     tables = f"""{TABLES}
     [metrics.tokens]
@@ -54,7 +44,7 @@ def test_a_delay_that_the_benchmark_obeys_is_found(kvtrail, declared, tmp_path: 
     """
     setup = f'measure = "python bench.py"\n    setup = "echo made >> {tmp_path}/setups"'
     made = declared(tables.replace('measure = "python bench.py"', setup), OBEDIENT)
-    said = kvtrail(made.toy, "calibrate", "--null", "1", "--planted", "20", *FEW)
+    said = kvtrail(made, "calibrate", "--null", "1", "--planted", "20", *FEW)
     assert said.code == 0, said.text
     assert {name: one["verdict"] for name, one in trials(said).items()} == {
         "itself, 1 of 1, tpot_ms": "equivalent",
@@ -79,7 +69,7 @@ def test_the_wall_time_is_lengthened_by_a_wait_after_the_command(kvtrail, declar
         """
     made = declared(tables, "")
     only = ("--metric", "wall_s", "--metric", "peak_rss")
-    said = kvtrail(made.toy, "calibrate", "--null", "0", "--planted", "400", *only, *FEW)
+    said = kvtrail(made, "calibrate", "--null", "0", "--planted", "400", *only, *FEW)
     assert said.code == 0, said.text
     [slow] = trials(said).values()
     assert slow["verdict"] == "slower"
@@ -106,7 +96,7 @@ def test_the_noise_says_what_a_minute_finds_and_is_kept_for_compare(
 ) -> None:
     made = declared(TABLES, tpot(5.0))
     arguments = ("--null", "2", "--planted", "20", "--minutes", "0.001,15", *FEW)
-    said = kvtrail(made.toy, "calibrate", *arguments)
+    said = kvtrail(made, "calibrate", *arguments)
     assert (said.code, list(trials(said))) == (0, ["itself, 1 of 2", "itself, 2 of 2"])
     words = " ".join(said.text.split())
     assert "told to wait by $KVTRAIL_DELAY_S did not move it" in words
@@ -126,16 +116,16 @@ def test_the_noise_says_what_a_minute_finds_and_is_kept_for_compare(
 @pytest.mark.thorough
 def test_after_it_a_clear_case_ends_at_three_pairs(kvtrail, declared) -> None:
     made = declared(TABLES, tpot(5.0), tpot(5.5))
-    kvtrail(made.toy, "calibrate", "--null", "7", "--planted", "none")
-    answer = kvtrail(made.toy, "compare", "HEAD~1", "HEAD").answers["tpot_ms"]
+    kvtrail(made, "calibrate", "--null", "7", "--planted", "none")
+    answer = kvtrail(made, "compare", "HEAD~1", "HEAD").answers["tpot_ms"]
     assert (answer["verdict"], answer["pairs_used"]) == ("slower", 3)
 
 
 def test_a_commit_that_cannot_be_measured(kvtrail, declared) -> None:
     made = declared(TABLES, "raise SystemExit(125)", "1 / 0")
-    said = kvtrail(made.toy, "calibrate", "--commit", "HEAD~1")
+    said = kvtrail(made, "calibrate", "--commit", "HEAD~1")
     assert (said.code, "cannot be measured" in said.text) == (5, True)
-    failed = kvtrail(made.toy, "calibrate")
+    failed = kvtrail(made, "calibrate")
     assert (failed.code, "ZeroDivisionError" in failed.text) == (1, True)
 
 
@@ -154,11 +144,11 @@ def test_an_interrupted_calibration_goes_on_with_the_pairs_of_the_commit_with_it
 
     monkeypatch.setattr(CommandLife, "live", interrupted)
     arguments = ("calibrate", "--null", "2", "--planted", "none", *FEW)
-    said = kvtrail(made.toy, *arguments)
+    said = kvtrail(made, *arguments)
     assert (said.code, len(said.record["results"]["trials"])) == (130, 1)
     before = said.record["samples"]
     monkeypatch.setattr(CommandLife, "live", measure)
-    said = kvtrail(made.toy, *arguments)
+    said = kvtrail(made, *arguments)
     assert (said.code, len(said.record["results"]["trials"])) == (0, 2), said.text
     assert f"going on with {len(before)} pairs" in said.text
     assert said.record["samples"][: len(before)] == before
@@ -170,4 +160,4 @@ def test_an_interrupted_calibration_goes_on_with_the_pairs_of_the_commit_with_it
 def test_nothing_to_compare_is_refused(kvtrail, declared) -> None:
     made = declared(TABLES, "pass")
     with pytest.raises(Refused, match="leaves nothing to compare"):
-        kvtrail(made.toy, "calibrate", "--null", "0", "--planted", "none")
+        kvtrail(made, "calibrate", "--null", "0", "--planted", "none")

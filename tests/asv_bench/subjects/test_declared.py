@@ -7,34 +7,19 @@ import os
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from declared_repository import DeclaredRepository, alive, noisy, own_seconds
+from declared_repository import DeclaredRepository, alive, along, in_ms, noisy, own_seconds
 
 from asv_bench.errors import Refused
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.output.issue_text import repeating
 from asv_bench.output.record import Record
 
-TABLES = """
-    [subject]
-    name = "toy"
-    measure = "python bench.py"
-
-    [metrics.tpot_ms]
-    path = "tpot_ms"
-    unit = "ms"
-    """
-LABELS = """
-    [axis]
-    kind = "labels"
-    labels = ["tf-4.55", "tf-4.56", "tf-4.57"]
-    """
-
-
-def tpot(milliseconds: float) -> str:
-    return noisy("tpot_ms", milliseconds)
+TABLES = in_ms("tpot_ms")
+tpot = partial(noisy, "tpot_ms")
 
 
 def test_a_metric_out_of_the_result_is_compared(kvtrail, declared) -> None:
@@ -247,7 +232,7 @@ def test_pairs_of_an_edited_benchmark_are_not_gone_on_with(kvtrail, declared) ->
 
 @pytest.mark.usefixtures("lives_in_process")
 def test_labels_are_compared_in_the_working_trees_files(kvtrail, declared) -> None:
-    made = declared(TABLES + LABELS, "committed = 'not this one'")
+    made = declared(TABLES + along("tf-4.55", "tf-4.56", "tf-4.57"), "committed = 'not this one'")
     (made.root / "bench.py").write_text("tpot_ms = 5.5 if label.endswith('7') else 5.0")
     said = kvtrail(made, "compare", "tf-4.55", "tf-4.57")
     assert (said.code, said.verdicts) == (3, {"tpot_ms": "slower"}), said.text

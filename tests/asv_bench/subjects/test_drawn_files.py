@@ -118,7 +118,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder.mkdir()
         (folder / "x").write_text("x")
     (made.root / "link").symlink_to(tmp_path / "outside")
-    made.toy.git("add", "--all")
+    made.git("add", "--all")
     made.commit("pass", "more")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr("asv_bench.measure.trees.CACHE", tmp_path / "cache")

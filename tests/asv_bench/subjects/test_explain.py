@@ -9,21 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from declared_repository import DeclaredRepository
+from declared_repository import DeclaredRepository, along, in_ms
 from mutated_files import mutants_of
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.trace import read_traces
 
-TABLES = """
-    [subject]
-    name = "toy"
-    measure = "python bench.py"
-
-    [metrics.step_ms]
-    path = "step_ms"
-    unit = "ms"
-
+TABLES = f"""{in_ms("step_ms")}
     [trace]
     run = "python bench.py --trace $KVTRAIL_TRACE"
     """
@@ -81,7 +73,7 @@ def repository(folder: Path, change: str, tables: str = TABLES) -> DeclaredRepos
 )
 def test_a_planted_cause_is_named_first(kvtrail, tmp_path: Path, change: str, cause: str) -> None:
     made = repository(tmp_path, change)
-    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--traces", "2")
+    said = kvtrail(made, "explain", "HEAD~1", "HEAD", "--traces", "2")
     assert said.code == 0, said.text
     results = said.record["results"]
     assert results["causes"][0]["sentence"].startswith(cause), said.text
@@ -91,21 +83,16 @@ def test_a_planted_cause_is_named_first(kvtrail, tmp_path: Path, change: str, ca
 
 
 def test_a_variable_is_named_before_what_it_does(kvtrail, declared) -> None:
-    axis = """
-    [axis]
-    kind = "labels"
-    labels = ["1", "2"]
-    """
     tables = TABLES.replace("[metrics", 'env = { GEMM_WAYS = "$KVTRAIL_LABEL" }\n    [metrics')
     slower = 'LAYER[0] = ("gemm", 4, 10.0 * int(os.environ["GEMM_WAYS"]))'
-    made = declared(tables + axis, BENCH.format(change=slower))
-    first, second = kvtrail(made.toy, "explain", "1", "2").record["results"]["causes"][:2]
+    made = declared(tables + along("1", "2"), BENCH.format(change=slower))
+    first, second = kvtrail(made, "explain", "1", "2").record["results"]["causes"][:2]
     assert first["sentence"] == "GEMM_WAYS is 2 in place of 1"
     assert second["name"] == "gemm"
 
 
 def test_the_same_files_differ_in_nothing(kvtrail, tmp_path: Path) -> None:
-    said = kvtrail(repository(tmp_path, "").toy, "explain", "HEAD~1", "HEAD")
+    said = kvtrail(repository(tmp_path, ""), "explain", "HEAD~1", "HEAD")
     assert (said.code, said.record["results"]["causes"]) == (0, []), said.text
     assert "No cause was found. Looked at: files, variables, packages, 3 traces" in said.text
 
@@ -115,7 +102,7 @@ def test_the_change_is_that_of_a_comparison_and_the_page_holds_it_all(
 ) -> None:
     made = repository(tmp_path, 'LAYER[0] = ("gemm", 4, 25.0)')
     page = tmp_path / "page.md"
-    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--compare", "--markdown", str(page))
+    said = kvtrail(made, "explain", "HEAD~1", "HEAD", "--compare", "--markdown", str(page))
     results = said.record["results"]
     assert results["effect"]["verdict"] == "slower", said.text
     assert results["effect"]["effect"] == pytest.approx(0.17, abs=0.03)
@@ -126,22 +113,22 @@ def test_the_change_is_that_of_a_comparison_and_the_page_holds_it_all(
     assert text.index("1. A call of gemm") < text.index("| gemm") < text.index("Environment")
     # The record is found again, and refused for other commits.
     records = list((tmp_path / "runs").glob("compare-*.json"))
-    again = kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--traces", "0")
+    again = kvtrail(made, "explain", "HEAD~1", "HEAD", "--traces", "0")
     assert again.record["results"]["effect"] == results["effect"]
     made.commit(BENCH.format(change="GAP = 2.0"), "wait longer")
     with pytest.raises(Refused, match="holds no comparison of"):
-        kvtrail(made.toy, "explain", "HEAD~1", "HEAD", "--record", str(records[0]))
+        kvtrail(made, "explain", "HEAD~1", "HEAD", "--record", str(records[0]))
 
 
 def test_without_a_trace_or_with_a_broken_one_the_rest_is_told(kvtrail, tmp_path: Path) -> None:
     made = repository(tmp_path, "sys.exit('no profiler here') if sys.argv[1:] else None")
-    said = kvtrail(made.toy, "explain", "HEAD~1", "HEAD")
+    said = kvtrail(made, "explain", "HEAD~1", "HEAD")
     assert said.code == 0
     assert "The traces are left out: the head gave no trace" in said.text
     assert "no profiler here" in said.text
     bare = TABLES.partition("[trace]")[0]
     without = repository(tmp_path / "bare", "", bare)
-    said = kvtrail(without.toy, "explain", "HEAD~1", "HEAD")
+    said = kvtrail(without, "explain", "HEAD~1", "HEAD")
     assert "the subject declares none: [trace] run in kvtrail.toml" in said.text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from declared_repository import STEP, DeclaredRepository
+from declared_repository import STEP, DeclaredRepository, along
 
 from asv_bench.errors import Refused
 
@@ -172,6 +172,6 @@ def test_labels_and_a_lone_commit_without_the_option_are_refused(kvtrail, made) 
     toy = made("step = 10", FIVE, CHANGED)
     with pytest.raises(Refused, match="bisect needs two commits or labels"):
         kvtrail(toy, "bisect", "HEAD")
-    toy.declare(f'{STEP}\n[axis]\nkind = "labels"\nlabels = ["a", "b"]\n')
+    toy.declare(STEP + along("a", "b"))
     with pytest.raises(Refused, match="labels have no files of their own"):
         kvtrail(toy, "bisect", "a", "b", "--files")

@@ -122,7 +122,7 @@ def test_kinds_have_series_of_their_own_though_the_command_is_interrupted_and_a_
     log, kept = tmp_path / "log", tmp_path / "kept"
     log.touch()
     benches = [bench(5 + number % 7, f"printf x >> {log}") for number in range(11)]
-    toy = declared(TABLES, *benches).toy
+    toy = declared(TABLES, *benches)
     arguments = ("history", "HEAD~10..HEAD", "--fleet", cluster.address, "--results", str(kept))
     interrupting = after(20, log, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(Interrupted, match="The same command goes on with them"):
@@ -190,7 +190,7 @@ def test_questions_are_measured_on_several_hosts_at_once_but_on_no_disturbed_one
     ]
     axis = () if question[0] == "swap" else ("--axis", "commits")
     where = ("--margin", "5", "--fleet", "auto", "--kind", KIND)
-    said = kvtrail(declared(labelled, *benches).toy, *question, *axis, *where)
+    said = kvtrail(declared(labelled, *benches), *question, *axis, *where)
     assert answer in said.text
     lost = os.readlink(first)
     assert f"{lost[:-2]} is taken out of the fleet, as it is disturbed: other load" in said.text
@@ -261,9 +261,9 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     for name in ("kvtrail", "torch"):
         arguments += ["--peer", f"{name}={engine}"]
     with pytest.raises(Refused, match=f"the hosts are {KIND}, not .*: start it"):
-        kvtrail(toy.toy, *arguments)
+        kvtrail(toy, *arguments)
     monkeypatch.setenv("KVTRAIL_MACHINE", KIND)
-    said = kvtrail(toy.toy, *arguments)
+    said = kvtrail(toy, *arguments)
     assert said.code == 0, said.text
     [contest] = said.record["samples"]
     rounds = [

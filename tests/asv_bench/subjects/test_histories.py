@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_repository import SCRIPT, ToyRepository
+from declared_repository import DeclaredRepository, along
 from typer.testing import CliRunner
 
 from asv_bench.cli import report
@@ -27,7 +27,7 @@ from asv_bench.measure.samples import Round
 TABLES = """
 [subject]
 name = "toy"
-measure = "sh bench.sh"
+measure = "sh bench.py"
 
 [metrics.step_ms]
 path = "step"
@@ -38,15 +38,11 @@ path = "tput"
 unit = "tok/s"
 better = "higher"
 """
-LABELS = """
-[axis]
-kind = "labels"
-labels = ["1.9", "1.10", "1.11", "2.0", "2.1"]
-"""
+LABELS = ("1.9", "1.10", "1.11", "2.0", "2.1")
 
 
 def bench(step: float, throughput: float) -> str:
-    """A bench.sh whose figures end in a digit that is another one in each process."""
+    """A bench.py whose figures end in a digit that is another one in each process."""
     figures = f'{{"step": {step:.2f}%d, "tput": {throughput:.1f}%d}}'
     return f"printf '{figures}' $(($$ % 10)) $(($$ % 10)) > \"$KVTRAIL_RESULT\""
 
@@ -58,16 +54,12 @@ def without_pages_of_asv(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> ToyRepository:
+def toy(declared) -> DeclaredRepository:
     """Five commits: from the second on slower; more tokens at the third, fewer at the last."""
-    root = tmp_path / "toy"
-    root.mkdir()
-    made = ToyRepository(root)
     figures = [(5.00, 100.0), (5.50, 100.0), (5.50, 120.0), (5.50, 120.0), (5.50, 105.0)]
-    scripts = [f"{bench(*ends)}\n# {number}\n" for number, ends in enumerate(figures)]
-    made.begin(SCRIPT, *((script, f"change {number}") for number, script in enumerate(scripts)))
-    (root / "kvtrail.toml").write_text(TABLES)
-    return made
+    return declared(
+        TABLES, *(f"{bench(*ends)}\n# {number}\n" for number, ends in enumerate(figures))
+    )
 
 
 @pytest.fixture
@@ -77,7 +69,7 @@ def kept(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def history(kvtrail, toy: ToyRepository, kept: Path) -> Callable[..., Any]:
+def history(kvtrail, toy: DeclaredRepository, kept: Path) -> Callable[..., Any]:
     """`history` of a range in so many rounds, into `kept`."""
 
     def run(commits: str, rounds: int, *options: str) -> Any:
@@ -96,7 +88,7 @@ def figures_in(folder: Path) -> dict[str, dict[str, Figure]]:
 
 
 def test_commits_are_measured_in_rounds_and_changes_confirmed_as_each_metric_is_better(
-    history, kvtrail, toy: ToyRepository, kept: Path
+    history, kvtrail, toy: DeclaredRepository, kept: Path
 ) -> None:
     hashes = toy.git("rev-list", "--reverse", "HEAD").split()[-5:]
     said = history("HEAD~4..HEAD", 3, "HEAD~4^!")
@@ -124,15 +116,16 @@ def test_commits_are_measured_in_rounds_and_changes_confirmed_as_each_metric_is_
     assert "2 regressions confirmed in the last 5 commits measured." in page
 
 
-def test_labels_have_a_history_in_their_order(kvtrail, toy: ToyRepository, tmp_path: Path) -> None:
+def test_labels_have_a_history_in_their_order(
+    kvtrail, toy: DeclaredRepository, tmp_path: Path
+) -> None:
     slower = '"$KVTRAIL_LABEL" = 2.0 -o "$KVTRAIL_LABEL" = 2.1'
     script = f"if [ {slower} ]; then {bench(6.00, 100.0)}; else {bench(5.00, 100.0)}; fi"
     toy.commit(script, "look at the label")
-    (toy.root / "kvtrail.toml").write_text(TABLES + LABELS)
+    toy.declare(TABLES + along(*LABELS))
     said = kvtrail(toy, "history")
     assert said.code == 0, said.text
-    labels = ["1.9", "1.10", "1.11", "2.0", "2.1"]
-    assert said.record["settings"]["commits"] == labels
+    assert said.record["settings"]["commits"] == [*LABELS]
     found = kvtrail(toy, "changes")
     assert found.code == 3, found.text
     [change] = found.record["results"]["changes"]
@@ -147,10 +140,9 @@ def test_labels_have_a_history_in_their_order(kvtrail, toy: ToyRepository, tmp_p
     assert re.search(r">throughput</a>\s*<small>higher is better", text)
 
 
-def test_labels_may_look_like_paths(kvtrail, toy: ToyRepository, tmp_path: Path) -> None:
+def test_labels_may_look_like_paths(kvtrail, toy: DeclaredRepository, tmp_path: Path) -> None:
     labels = ["org/image: 1", "org/image: 2", "größer"]
-    axis = f'[axis]\nkind = "labels"\nlabels = {json.dumps(labels, ensure_ascii=False)}\n'
-    (toy.root / "kvtrail.toml").write_text(TABLES + axis)
+    toy.declare(TABLES + along(*labels))
     said = kvtrail(toy, "history", "--rounds", "1", "--reference", "org/image: 1")
     assert "größer, the last of 3" in said.text
     [session] = (tmp_path / "work" / "subjects" / "toy").glob("asv-sessions/*/*.json")
@@ -160,7 +152,7 @@ def test_labels_may_look_like_paths(kvtrail, toy: ToyRepository, tmp_path: Path)
 
 
 def test_what_cannot_be_measured_is_named_and_the_others_are_kept(
-    history, toy: ToyRepository, kept: Path
+    history, toy: DeclaredRepository, kept: Path
 ) -> None:
     toy.commit("exit 125", "cannot")
     toy.commit(bench(5.50, 120.0), "can again")
@@ -177,7 +169,7 @@ def test_what_cannot_be_measured_is_named_and_the_others_are_kept(
 
 
 def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
-    kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kvtrail, toy: DeclaredRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lives: list[str] = []
     whole = Lives.round
@@ -201,10 +193,9 @@ def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
 
 
 def test_what_takes_long_begins_only_with_a_yes(
-    history, toy: ToyRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
+    history, toy: DeclaredRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = toy.root / "kvtrail.toml"
-    path.write_text(path.read_text().replace("[metrics", 'setup = "sleep 0.5"\n[metrics', 1))
+    toy.declare(TABLES.replace("[metrics", 'setup = "sleep 0.5"\n[metrics', 1))
     # Three more setups take longer.
     monkeypatch.setattr("asv_bench.history.history_session.LONG_SECONDS", 1.5)
     with pytest.raises(Refused, match=r"--yes"):
@@ -216,7 +207,7 @@ def test_what_takes_long_begins_only_with_a_yes(
 
 
 def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
-    kvtrail, history, toy: ToyRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
+    kvtrail, history, toy: DeclaredRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = itertools.count()
     whole = Lives.round
@@ -240,25 +231,27 @@ def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
     assert "2 of 2 devices have measured no commit that others have" in said.text
 
 
-def test_a_second_session_stands_beside_the_first(history, toy: ToyRepository, kept: Path) -> None:
+def test_a_second_session_stands_beside_the_first(
+    history, toy: DeclaredRepository, kept: Path
+) -> None:
     history("HEAD^!", 2)
     history("HEAD^!", 1)
     assert len([*(kept / "asv").glob("*/*-host*.json")]) == 2
     assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {2}
     # A metric need not have a unit.
-    other = TABLES.replace("sh bench.sh", "sh ./bench.sh").replace('unit = "ms"', "")
-    (toy.root / "kvtrail.toml").write_text(other)
+    other = TABLES.replace("sh bench.py", "sh ./bench.py").replace('unit = "ms"', "")
+    toy.declare(other)
     history("HEAD^!", 1)
     # Another command measures something else: what it said before is no part of the series.
     assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {1}
 
 
 def test_more_commits_are_measured_than_setups_are_kept(
-    history, toy: ToyRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
+    history, toy: DeclaredRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asv_bench.measure.trees._KEPT_SETUPS", 1)
-    setup = 'measure = "sh $KVTRAIL_OUT/bench.sh"\nsetup = "cp bench.sh $KVTRAIL_OUT"'
-    (toy.root / "kvtrail.toml").write_text(TABLES.replace('measure = "sh bench.sh"', setup))
+    setup = 'measure = "sh $KVTRAIL_OUT/bench.py"\nsetup = "cp bench.py $KVTRAIL_OUT"'
+    toy.declare(TABLES.replace('measure = "sh bench.py"', setup))
     said = history("HEAD~2..HEAD", 2)
     assert said.code == 0, said.text
     assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {2}
@@ -273,21 +266,21 @@ def test_more_commits_are_measured_than_setups_are_kept(
         ("", ("history", "HEAD^!", "--metric", "nothing"), "no metric is called nothing"),
         ("", ("history", "HEAD^!", "--reference", "."), "--reference"),
         ("", ("history", "1.9", "--axis", "labels"), r"needs \[axis\]"),
-        (LABELS, ("history", "3.0"), "none of the labels"),
-        (LABELS, ("history", "2.0..1.9"), "does not come after"),
+        (along(*LABELS), ("history", "3.0"), "none of the labels"),
+        (along(*LABELS), ("history", "2.0..1.9"), "does not come after"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    kvtrail, toy: ToyRepository, axis: str, arguments: tuple[str, ...], sentence: str
+    kvtrail, toy: DeclaredRepository, axis: str, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    (toy.root / "kvtrail.toml").write_text(TABLES + axis)
+    toy.declare(TABLES + axis)
     with pytest.raises(Refused, match=sentence):
         kvtrail(toy, *arguments)
 
 
 @pytest.mark.parametrize("verb", ["changes", "report"])
 def test_without_a_history_there_is_nothing_to_look_at(
-    kvtrail, toy: ToyRepository, verb: str, monkeypatch: pytest.MonkeyPatch
+    kvtrail, toy: DeclaredRepository, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(toy.root)
     done = CliRunner().invoke(build_app(), [verb])
@@ -307,7 +300,7 @@ def test_the_page_has_room_for_every_stored_figure(history, kept: Path, value: s
 
 
 @pytest.mark.thorough
-def test_asv_itself_reads_the_results(kvtrail, toy: ToyRepository, tmp_path: Path) -> None:
+def test_asv_itself_reads_the_results(kvtrail, toy: DeclaredRepository, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kvtrail(toy, "history", "HEAD~4..HEAD", "HEAD~4^!", "--results", str(kept))
     assert json.loads((kept / "html" / "index.json").read_text())["project"] == "toy"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from declared_repository import DeclaredRepository
+from declared_repository import DeclaredRepository, along
 
 from asv_bench.errors import Refused
 from asv_bench.fleet.host import Host, Order
@@ -132,8 +132,8 @@ def test_a_subject_in_a_folder_of_its_repository(made: DeclaredRepository, tmp_p
     (made.root / "speed" / "life.sh").write_text("test -f here && test -f ../bench.py && echo now")
     measure = 'sh life.sh | grep now && test "$PWD" = "$KVTRAIL_TREE/speed"'
     tables = TABLES.format(measure, ["./life.sh"]).replace('"toy"', '"toy"\nrepository = "speed"')
-    for labels in ("", '[axis]\nkind = "labels"\nlabels = ["a", "b"]'):
-        made.declare(f"{tables}\n{labels}")
+    for labels in ("", along("a", "b")):
+        made.declare(tables + labels)
         for live in WAYS:
             live(made, "a" if labels else "HEAD")
     made.declare(tables.replace("['./life.sh']", "[]"))
