@@ -54,10 +54,6 @@ def step_of(directory: Path) -> str:
     return (directory / "engine" / "__init__.py").read_text()
 
 
-def commits_folder(toy: ToyProject) -> Path:
-    return toy.root / ".asv" / "verdicts" / "commits"
-
-
 def test_a_commit_is_found_by_every_kind_of_name(toy: ToyProject, suite: OwnSuite) -> None:
     first, second, third = toy.commits
     toy.git("tag", "v1", first)
@@ -97,15 +93,16 @@ def test_the_repository_is_left_as_it_was_and_a_tree_unpacked_as_it_stands(
 def test_a_commit_is_laid_out_once_and_again_where_it_is_half_made(
     toy: ToyProject, suite: OwnSuite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = toy.root / ".asv" / "verdicts" / "commits"
     with monkeypatch.context() as patch:
         patch.setattr(trees, "_exact", MagicMock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             engine_of(suite, toy.commits[0])
-    assert not list(commits_folder(toy).iterdir())
+    assert not list(folder.iterdir())
     directory = engine_of(suite, toy.commits[0])
     assert sorted(path.name for path in directory.iterdir()) == ["COMMIT", "engine", "kernels"]
     assert (directory / "COMMIT").read_text() == toy.commits[0] + "\n"
-    assert directory == commits_folder(toy) / toy.commits[0]
+    assert directory == folder / toy.commits[0]
     (directory / "engine" / "mark").write_text("kept")
     assert (engine_of(suite, toy.commits[0]) / "engine" / "mark").is_file()
     shutil.rmtree(directory)
