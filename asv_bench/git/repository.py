@@ -172,13 +172,6 @@ class Repository:
             found[commit.hash] = commit
         return {name: found[name] for name in wanted if name in found}
 
-    def tags(self) -> dict[str, str]:
-        """The commits that tags name, by the tag's name; tags of other things are left out."""
-        listed = os.fsdecode(self.ask("for-each-ref", "--format=%(refname:strip=2)", "refs/tags/"))
-        # Not `splitlines`: a tag's name may hold what else ends lines.
-        found = {tag: self.resolve(f"refs/tags/{tag}") for tag in listed.split("\n")[:-1]}
-        return {tag: commit for tag, commit in found.items() if commit is not None}
-
     def write_files(self, commit: str, folder: Path) -> list[str]:
         """Write all files of a commit to an empty folder as a checkout does, filters included.
 
@@ -194,53 +187,33 @@ class Repository:
         return [f"{start} {path} are missing" for path in paths]
 
 
-def commits_in_order(dates: Mapping[str, int], repository: Repository) -> list[Commit]:
-    """Commits, parents before children; `dates` tells by full hash when each was committed.
-
-    Dates alone cannot order them: commits of one rebase share theirs. Commits that the repository
-    does not hold, or all if there is none, stand where their date puts them.
-    """
-    known: dict[str, Commit] = {}
-    with suppress(NoRepository):
-        # A HEAD that is no branch's is among them.
-        listed = repository.ask("rev-list", "--all", "--topo-order", "--reverse").decode().split()
-        known = repository.commits(commit for commit in listed if commit in dates)
-    unknown = sorted(set(dates) - set(known), key=lambda commit: (dates[commit], commit))
-    ordered: list[Commit] = []
-    for commit in known.values():
-        while unknown and dates[unknown[0]] < dates[commit.hash]:
-            ordered.append(Commit(unknown.pop(0)))
-        ordered.append(commit)
-    return ordered + [Commit(commit) for commit in unknown]
-
-
 def commits_on_line(
     dates: Mapping[str, int], repository: Repository, tip: str = "HEAD"
 ) -> tuple[list[Commit], int]:
     """The commits on the line of first parents that ends at `tip`; how many are not on it.
 
-    Only there is a commit's neighbour its ancestor. Without a repository dates order all commits.
+    Only there is a commit's neighbour its ancestor. Dates alone cannot order commits, as those of
+    one rebase share theirs. They do where there is no repository, or it has no such tip; `dates`
+    tells by full hash when each was committed.
     """
-    measured = {commit.hash: commit for commit in commits_in_order(dates, repository)}
-    try:
-        line = repository.first_parents(tip)
-    except GitError:
-        return list(measured.values()), 0
-    on_line = [measured[commit] for commit in line if commit in measured]
-    return on_line, len(measured) - len(on_line)
+    with suppress(NoRepository):
+        if repository.resolve(tip) is not None:
+            line = repository.first_parents(tip)
+            on_line = repository.commits(commit for commit in line if commit in dates)
+            return list(on_line.values()), len(dates) - len(on_line)
+    return [Commit(name) for name in sorted(dates, key=lambda name: (dates[name], name))], 0
 
 
-def git_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables for a process of git, or one that runs git; `base` is `os.environ` unless given.
+def git_environment() -> dict[str, str]:
+    """Variables for a process of git.
 
     A hook or a command of git that calls the ruler must not redirect it to another repository. git
     speaks English, asks nothing, writes nothing that it need not and takes objects for themselves,
     not for what `git replace` puts there. The user's GIT_CONFIG_* stay.
     """
-    inherited = os.environ if base is None else base
     variables = {
         key: value
-        for key, value in inherited.items()
+        for key, value in os.environ.items()
         if not key.startswith("GIT_") or key.startswith(_KEPT_VARIABLES)
     }
     variables |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}

@@ -12,7 +12,7 @@ import pytest
 from mutated_files import broken, mutants_of
 
 from asv_bench.errors import BenchError
-from asv_bench.git.repository import Repository, commits_in_order
+from asv_bench.git.repository import Repository, commits_on_line
 from asv_bench.history.asv_results import read_ratios, read_results, sessions_of
 from asv_bench.history.change_points import changes_in, points_of
 from asv_bench.history.histories import Histories
@@ -37,7 +37,7 @@ def read_stored_results(folder: Path) -> None:
     for figure in results.figures:
         assert all(sample >= 0 for sample in figure.samples)
     dates = {figure.commit: figure.committed_ms for figure in results.figures}
-    commits = commits_in_order(dates, Repository(folder))
+    commits, _ = commits_on_line(dates, Repository(folder))
     for series in {figure.series for figure in results.figures}:
         members = [figure for figure in results.figures if figure.series == series]
         changes_in(points_of(members, commits, {}, sessions_of(members)))
