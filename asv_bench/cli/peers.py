@@ -15,7 +15,7 @@ from asv_bench.errors import (
     NothingMeasured,
     Refused,
 )
-from asv_bench.fleet.fleet import FleetOptions, hosts_json, look_around, opened_fleet, record_of
+from asv_bench.fleet.fleet import FleetOptions, hosts_json, opened_fleet, record_of
 from asv_bench.history.life_rounds import LifeRounds
 from asv_bench.measure.log import conditions
 from asv_bench.output.console import print_sentences
@@ -129,7 +129,8 @@ def peers(
             # This one writes the models, and measures the bandwidth that floors follow from.
             if kind != here:
                 raise Refused(f"the hosts are {kind}, not {here}: start it on one of the hosts.")
-            look_around(record, files.console, subject, fleet, require_quiet=require_quiet)
+            if fleet is None:
+                record.look_around(files.console, subject.devices, require_quiet=require_quiet)
             meaning = {"interpreters": engines, "fixed": subject.fixed, **conditions(record)}
             kept = KeptRounds.of_settings({**settings, **meaning}, "peers", noun="rounds")
             print_sentences(files.console, kept.sentences())

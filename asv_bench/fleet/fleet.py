@@ -87,17 +87,18 @@ class FleetHost:
 
 
 class Fleet:
-    """Hosts that measure one subject (`LivesElsewhere`).
+    """Hosts that measure one subject (`RoundSource`).
 
-    `tell` is told, in sentences, which hosts are taken out and why. `spares_last`: the last host is
-    used with a warning though it is disturbed.
+    `spares_last`: the last host is used with a warning though it is disturbed.
     """
 
     def __init__(
-        self, hosts: Sequence[FleetHost], tell: Callable[[str], None], *, spares_last: bool = True
+        self, hosts: Sequence[FleetHost], console: Console, *, spares_last: bool = True
     ) -> None:
         self.hosts = tuple(hosts)
-        self.tell = tell
+        self.warnings: list[str] = []
+        """Sentences of hosts that were taken out, and why; they are printed, too."""
+        self._console = console
         self._spares_last = spares_last
         slots = [(host, number) for host in hosts for number in range(host.slots)]
         self._slots = {f"{host.name}/{number}": (host, number) for host, number in slots}
@@ -200,7 +201,9 @@ class Fleet:
                 host.why_out = host.why_out or why
         if is_new:
             what = ", the last host," if is_spared else " is taken out of the fleet, as it"
-            self.tell(f"{host.name}{what} {why}")
+            sentence = f"{host.name}{what} {why}"
+            self.warnings.append(sentence)
+            print_sentences(self._console, [sentence], "yellow")
         return None if is_spared else DeviceLost(f"{host.name} {why}")
 
     def _second_opinion(self, host: FleetHost, error: CommitUnusable) -> MeasurementFailed:
@@ -247,11 +250,7 @@ def opened_fleet(
         if not hosts:
             reasons = "; ".join(refusals) or "none of them has the GPUs or cores that a life needs"
             raise Refused(f"no host of the fleet can run a life: {reasons}.")
-        fleet = Fleet(
-            hosts,
-            lambda sentence: print_sentences(console, [sentence], "yellow"),
-            spares_last=not require_quiet,
-        )
+        fleet = Fleet(hosts, console, spares_last=not require_quiet)
         fleet.remarks += refusals
         subject.elsewhere = fleet
         kinds = " and ".join(dict.fromkeys(host.machine.name for host in hosts))
@@ -390,28 +389,8 @@ def record_of(command: str, settings: Mapping[str, Any], fleet: Fleet | None) ->
     """The record of a command; of a fleet the facts are those of its hosts, not of this machine."""
     if fleet is None:
         return Record(command, settings)
-    return Record(command, settings, machine=fleet.hosts[0].machine, before=None)
-
-
-def machines_of(record: Record, fleet: Fleet | None) -> dict[str, MachineFacts]:
-    """A machine of each kind that measures, by the name of the kind."""
-    machines = [record.machine] if fleet is None else [host.machine for host in fleet.hosts[::-1]]
-    return {machine.name: machine for machine in machines}
-
-
-def look_around(
-    record: Record,
-    console: Console,
-    subject: DeclaredSubject,
-    fleet: Fleet | None,
-    *,
-    require_quiet: bool = False,
-) -> None:
-    """Record what else this machine does; hosts of a fleet look themselves, before each life."""
-    if fleet is None:
-        record.look_around(console, subject.devices, require_quiet=require_quiet)
-    else:
-        fleet.tell = lambda sentence: record.warn(console, [sentence])
+    machine, warnings = fleet.hosts[0].machine, fleet.warnings
+    return Record(command, settings, machine=machine, before=None, warnings=warnings)
 
 
 def hosts_json(fleet: Fleet | None) -> dict[str, Any]:

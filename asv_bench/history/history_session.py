@@ -18,14 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
-from asv_bench.fleet.fleet import (
-    FleetOptions,
-    hosts_json,
-    look_around,
-    machines_of,
-    opened_fleet,
-    record_of,
-)
+from asv_bench.fleet.fleet import FleetOptions, hosts_json, opened_fleet, record_of
 from asv_bench.git.repository import short
 from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Figure, Results, read_benchmarks
 from asv_bench.history.histories import Histories, filed_under
@@ -271,18 +264,16 @@ def measure_commits(
         subject.pairs() as source,
     ):
         record = record_of(command, settings, fleet)
-        look_around(record, console, subject, fleet)
+        if fleet is None:
+            record.look_around(console, subject.devices)
         # What decides, beside the settings, whether lives of two sessions are alike.
         versions = {metric.name: subject.version(metric.name) for metric in subject.metrics}
         meaning = {**settings, "versions": versions, "fixed": subject.fixed}
         meaning |= conditions(record) if fleet is None else {}
         kept = Log.of_settings(meaning, command, noun="lives")
         print_sentences(console, kept.sentences())
-        of_kind = {
-            kind: LifeResults(subject, histories, machine, results)
-            for kind, machine in machines_of(record, fleet).items()
-        }
-
+        machines = [one.machine for one in fleet.hosts[::-1]] if fleet else [record.machine]
+        of_kind = {one.name: LifeResults(subject, histories, one, results) for one in machines}
         kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
         takers = {kind: one.take for kind, one in of_kind.items()}
         session = LifeRounds(source, commits, rounds, takers, kind_of, kept)

@@ -14,14 +14,7 @@ import typer
 
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.errors import MeasurementFailed
-from asv_bench.fleet.fleet import (
-    Fleet,
-    FleetOptions,
-    hosts_json,
-    look_around,
-    opened_fleet,
-    record_of,
-)
+from asv_bench.fleet.fleet import Fleet, FleetOptions, hosts_json, opened_fleet, record_of
 from asv_bench.measure import log
 from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.samples import CommitUnusable
@@ -179,8 +172,9 @@ class Session(ABC):
             self._log = Log.of_settings(settings, self._command, self._how.resume)
             said += [*self._log.sentences(), *self._noise.complaints]
         print_sentences(self._console, said)
-        quiet = self._how.require_quiet
-        look_around(self._record, self._console, self._subject, self._fleet, require_quiet=quiet)
+        if self._fleet is None:  # its hosts look themselves, before each life
+            devices, quiet = self._subject.devices, self._how.require_quiet
+            self._record.look_around(self._console, devices, require_quiet=quiet)
         begun, is_answer = time.monotonic(), True
         try:
             with termination_as_interrupt(), self.source() as source:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from declared_repository import DeclaredRepository
 from measured_rounds import one_life
+from rich.console import Console
 
 import record_schema
 from asv_bench.errors import MeasurementFailed, Refused
@@ -138,10 +139,8 @@ def host_of(
     return FleetHost(name, 1, ask, lambda: None, facts)
 
 
-def fleet_of(one: Fails, two: Fails = lambda *_: None, **options: Any) -> tuple[Fleet, list[str]]:
-    """A fleet of two hosts, and what it says."""
-    said: list[str] = []
-    return Fleet([host_of("one", one), host_of("two", two)], said.append, **options), said
+def fleet_of(one: Fails, two: Fails = lambda *_: None, **options: Any) -> Fleet:
+    return Fleet([host_of("one", one), host_of("two", two)], Console(), **options)
 
 
 def gone(commit: str, may_leave: bool) -> DeviceLost:
@@ -157,12 +156,15 @@ def cannot(commit: str) -> Fails:
     return lambda asked, _: error if asked == commit else None
 
 
-def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
-    fleet, said = fleet_of(gone)
+def test_a_host_that_does_not_answer_is_taken_out_and_named_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fleet = fleet_of(gone)
     for _ in range(2):
         with pytest.raises(DeviceLost, match="one is lost: no route"):
             one_life(fleet, GOOD, device="one/0")
-    assert said == ["one is taken out of the fleet, as it is lost: no route"]
+    assert fleet.warnings == ["one is taken out of the fleet, as it is lost: no route"]
+    assert capsys.readouterr().out == f"{fleet.warnings[0]}\n"
     assert fleet.devices == ["two/0"]
     # Where no host is named, the next one is asked.
     assert one_life(fleet, GOOD)["step"].device == "two/0"
@@ -170,49 +172,50 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once() -> None:
     hosts = msgspec.convert(told, dict[str, record_schema.Host])
     assert [hosts[name].taken_out for name in ("one", "two")] == ["is lost: no route", None]
     # Hosts that the command has ended are not lost.
-    fleet, said = fleet_of(gone)
+    fleet = fleet_of(gone)
     fleet.stop()
     with pytest.raises(DeviceLost):
         one_life(fleet, GOOD, device="one/0")
-    assert said == []
+    assert fleet.warnings == []
     assert hosts_json(fleet)["hosts"]["one"]["taken_out"] is None
 
 
 def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:
-    fleet, said = fleet_of(cannot(BAD), cannot(BAD))
+    fleet = fleet_of(cannot(BAD), cannot(BAD))
     for device in ("one/0", "two/0"):
         with pytest.raises(CommitUnusable, match="the disk is full"):
             one_life(fleet, BAD, device=device)
-    assert said == []
+    assert fleet.warnings == []
     # A host that alone cannot measure it is at fault, and the last one is believed.
-    fleet, said = fleet_of(cannot(BAD), cannot(GOOD))
+    fleet = fleet_of(cannot(BAD), cannot(GOOD))
     with pytest.raises(DeviceLost, match="one cannot measure bbbbbbbb, which two can"):
         one_life(fleet, BAD, device="one/0")
-    assert len(said) == 1
+    assert len(fleet.warnings) == 1
     with pytest.raises(CommitUnusable):
         one_life(fleet, GOOD)
     assert fleet.devices == ["two/0"]
 
 
 def test_the_last_host_is_used_though_it_is_disturbed_unless_quiet_is_required() -> None:
-    fleet, said = fleet_of(disturbed, disturbed)
+    fleet = fleet_of(disturbed, disturbed)
     with pytest.raises(DeviceLost, match="one is disturbed: other load"):
         one_life(fleet, GOOD, device="one/0")
     for _ in range(2):
         assert one_life(fleet, GOOD, device="two/0")["step"].value == 1.0
-    assert said[1:] == ["two, the last host, is disturbed: other load"]
-    fleet, _ = fleet_of(disturbed, disturbed, spares_last=False)
+    assert fleet.warnings[1:] == ["two, the last host, is disturbed: other load"]
+    fleet = fleet_of(disturbed, disturbed, spares_last=False)
     with pytest.raises(MeasurementFailed, match="no host of the fleet is left"):
         one_life(fleet, GOOD)
 
 
 def test_a_host_that_throttles_is_taken_out_and_what_it_measured_counts() -> None:
-    said: list[str] = []
     hot = host_of("one", lambda *_: None, "hw_thermal_slowdown")
-    fleet = Fleet([hot, host_of("two")], said.append)
+    fleet = Fleet([hot, host_of("two")], Console())
     for _ in range(MOST_THROTTLED):
         assert one_life(fleet, GOOD, device="one/0")["step"].value == 1.0
-    assert said == ["one is taken out of the fleet, as it throttles its GPU (hw_thermal_slowdown)"]
+    assert fleet.warnings == [
+        "one is taken out of the fleet, as it throttles its GPU (hw_thermal_slowdown)"
+    ]
     assert fleet.devices == ["two/0"]
 
 
