@@ -9,14 +9,9 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.errors import (
-    Interrupted,
-    MeasurementFailed,
-    NothingMeasured,
-    Refused,
-)
+from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
 from asv_bench.fleet.fleet import FleetOptions, hosts_json, opened_fleet, record_of
-from asv_bench.history.life_rounds import LifeRounds
+from asv_bench.history.life_rounds import Due, LifeRounds, Lived
 from asv_bench.measure.log import conditions
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
@@ -24,7 +19,6 @@ from asv_bench.output.progress import Progress
 from asv_bench.output.record import command_line
 from asv_bench.peers.contest import (
     KeptRounds,
-    PeerRounds,
     contests_of,
     drawn,
     find_peers,
@@ -134,21 +128,21 @@ def peers(
             meaning = {"interpreters": engines, "fixed": subject.fixed, **conditions(record)}
             kept = KeptRounds.of_settings({**settings, **meaning}, "peers", noun="rounds")
             print_sentences(files.console, kept.sentences())
-            own = PeerRounds(source, subject, contests)
-            names, total = [one.folder.name for one in contests], rounds * len(contests)
+            named, total = {one.folder.name: one for one in contests}, rounds * len(contests)
+
+            def live(due: Due, device: str) -> Lived:
+                return named[due.commit].live(source, subject, due.round, device)
+
+            def take(due: Due, lived: Lived) -> None:
+                named[due.commit].rounds[due.round] = lived
+
             notes: list[str] = []
             try:
                 prepare(contests, device)
                 with Progress(files.console, "a life of each engine", total, "rounds") as bar:
-                    LifeRounds(
-                        source,
-                        names[::-1],
-                        rounds,
-                        {kind: own.take},
-                        lambda _: kind,
-                        kept,
-                        own.live,
-                    ).measure(lambda done, _: bar.show(done))
+                    names, takers = list(named)[::-1], {kind: take}
+                    session = LifeRounds(source, names, rounds, takers, lambda _: kind, kept, live)
+                    session.measure(lambda done, _: bar.show(done))
                 notes += [said for one in contests for said in one.compare_tokens()]
             except KeyboardInterrupt as error:
                 notes.append("The run was interrupted before its end.")
@@ -157,7 +151,11 @@ def peers(
                     f"them: {command_line()}"
                 ) from error
             finally:
-                notes += [said for one in contests for said in one.notes()]
+                notes += [
+                    f"{engine} on {workload} is left out: {reason}"
+                    for one in contests
+                    for (workload, engine), reason in one.left_out().items()
+                ]
                 print_sentences(files.console, notes, "yellow")
                 record.notes += [*absent, *notes, *subject.remarks]
                 record.samples = [one.sample() for one in contests]

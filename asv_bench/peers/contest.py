@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.history.life_rounds import Due, Lived
+from asv_bench.history.life_rounds import Lived
 from asv_bench.measure.log import Entry, KeptRound, Log
 from asv_bench.measure.samples import CommitUnusable, RoundSource, SampleFailed
 from asv_bench.output.record import REPOSITORY
@@ -109,18 +109,38 @@ class Contest:
                 found |= {(one.name, engine): why for one in self.workloads}
         return found
 
-    def notes(self) -> list[str]:
-        """Why engines are missing, in sentences."""
-        return [
-            f"{engine} on {workload} is left out: {reason}"
-            for (workload, engine), reason in self.left_out().items()
-        ]
-
     def order(self, number: int) -> list[str]:
         """The engines of a round, back or forth, that have not failed on all workloads."""
         failed = Counter(engine for _, engine in self.left_out())
         left = [name for name in self.engines if failed[name] < len(self.workloads)]
         return left if number % 2 == 0 else left[::-1]
+
+    def live(
+        self, source: RoundSource, subject: DeclaredSubject, number: int, device: str
+    ) -> Lived:
+        """A life of each engine in a round, which never leaves its device.
+
+        It is measured again as a whole where that is lost. An engine that fails is left out of the
+        rounds that follow.
+        """
+        readings, failed, facts = {}, {}, {}
+        for name in self.order(number):
+            label = self.label(name)
+            try:
+                reading = source.round([label], device=device).readings[0][STARTUP]
+            except (CommitUnusable, SampleFailed) as error:
+                failed[name] = error.reason
+                continue
+            # The life named its file so.
+            told = json.loads((self.folder / f"{name}-{reading.value!r}.json").read_text())
+            cell, others = subject.cells.get(label), list(subject.others.items())
+            # The most memory that a life held until now.
+            peaks = {
+                metric: max(of_label[label]) for metric, of_label in others if label in of_label
+            }
+            readings[name] = reading
+            facts[name] = {**told, **peaks, "cell": cell and cell.to_json()}
+        return Lived(readings, failed, facts)
 
     def _ran(self) -> Iterator[tuple[Workload, str, list[dict[str, Any]]]]:
         """Each workload and engine that never failed, and what its lives told."""
@@ -300,46 +320,6 @@ class KeptRounds(Log):
     def keep(self, entry: Entry) -> None:
         if not (isinstance(entry, KeptRound) and entry.failed):
             super().keep(entry)
-
-
-class PeerRounds:
-    """What lives in rounds, and where it goes (`LifeRounds.live`, `LifeRounds.takers`).
-
-    A round of a contest never leaves its device, and is measured again as a whole where that is
-    lost.
-    """
-
-    def __init__(
-        self, source: RoundSource, subject: DeclaredSubject, contests: Sequence[Contest]
-    ) -> None:
-        self._source = source
-        self._subject = subject
-        self._contests = {one.folder.name: one for one in contests}
-
-    def live(self, due: Due, device: str) -> Lived:
-        """A life of each engine. One that fails is left out of the rounds that follow."""
-        contest, failed = self._contests[due.commit], {}
-        readings, facts = {}, {}
-        for name in contest.order(due.round):
-            label = contest.label(name)
-            try:
-                reading = self._source.round([label], device=device).readings[0][STARTUP]
-            except (CommitUnusable, SampleFailed) as error:
-                failed[name] = error.reason
-                continue
-            # The life named its file so.
-            told = json.loads((contest.folder / f"{name}-{reading.value!r}.json").read_text())
-            cell, others = self._subject.cells.get(label), list(self._subject.others.items())
-            # The most memory that a life held until now.
-            peaks = {
-                metric: max(of_label[label]) for metric, of_label in others if label in of_label
-            }
-            readings[name] = reading
-            facts[name] = {**told, **peaks, "cell": cell and cell.to_json()}
-        return Lived(readings, failed, facts)
-
-    def take(self, due: Due, lived: Lived) -> None:
-        self._contests[due.commit].rounds[due.round] = lived
 
 
 def speed_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
