@@ -39,10 +39,6 @@ class GPT2Shape:
     feed_forward_bias: bool = True
 
 
-_SIZES = (
-    *("vocab_size", "num_layers", "num_heads", "num_kv_heads"),
-    *("head_dim", "hidden_size", "inner_size"),
-)
 ModelConfig: TypeAlias = "DecoderSpec | GPT2Shape"
 """What decides how many bytes a step reads."""
 
@@ -92,9 +88,10 @@ def role_bytes(
     batch_size: int,  # sequences in the step
     mean_context: float,  # tokens that a sequence attends to, the new one included
 ) -> dict[Role, float]:
-    """Bytes that each part must read in a decode step: its weights once, and K and V.
+    """Bytes that each part must read in a decode step: weights once, each sequence's K and V.
 
-    Raises Refused if the dtype is none of the three.
+    The head is read whole. Of the embeddings only one row a sequence is read, which is left out,
+    and a tied head is not counted twice. Raises Refused if the dtype is none of the three.
     """
     if dtype not in BYTES_PER_ELEMENT:
         raise Refused(f"dtype must be one of {', '.join(BYTES_PER_ELEMENT)}, not {dtype!r}.")
@@ -120,18 +117,3 @@ def role_bytes(
     size = BYTES_PER_ELEMENT[dtype]
     found = {role: size * config.num_layers * count for role, count in layer.items()}
     return {**found, Role.HEAD: size * (config.vocab_size * hidden + norm)}
-
-
-def step_bytes(config: ModelConfig, *, dtype: str, batch_size: int, mean_context: float) -> float:
-    """Bytes that one decode step must read: the weights once, and each sequence's K and V.
-
-    Arguments are as those of `role_bytes`. The head is read whole. Of the embeddings only one row
-    a sequence is read, which is left out, and a tied head is not counted twice.
-    """
-    parts = role_bytes(config, dtype=dtype, batch_size=batch_size, mean_context=mean_context)
-    return sum(parts.values())
-
-
-def describe(config: ModelConfig) -> dict[str, Any]:
-    """The sizes as JSON-ready values."""
-    return {name: getattr(config, name) for name in _SIZES}

@@ -14,7 +14,6 @@ import numpy as np
 
 from asv_bench.explain.trace import traced
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
-from asv_bench.memory.floor import describe
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record, TableFiles
@@ -36,6 +35,10 @@ from asv_bench.workloads.drive import (
 if TYPE_CHECKING:
     from engine import Engine, SamplingParams
 
+_SIZES = (
+    *("vocab_size", "num_layers", "num_heads", "num_kv_heads"),
+    *("head_dim", "hidden_size", "inner_size"),
+)
 OF_RUNS = ("decode_s", "wall_s", "decode_step_ms", "decode_tokens_per_s", "total_tokens_per_s")
 """Figures of whole runs, as a `RunSample` calls them."""
 # The label of each figure and its digits after the point, in the order they are printed.
@@ -152,7 +155,7 @@ class Measurement:
     def engine_facts(self) -> dict[str, Any]:
         """What was built: the model's sizes, its type, and how it decodes."""
         return {
-            **describe(self._engine.model_config),
+            **{name: getattr(self._engine.model_config, name) for name in _SIZES},
             "device": str(self._engine.device),
             "dtype": self._dtype,
             "decode": self._engine.decode_mode,

@@ -10,7 +10,7 @@ import numpy as np
 
 from asv_bench.errors import Refused
 from asv_bench.memory.bandwidth import Bandwidth
-from asv_bench.memory.floor import ModelConfig, step_bytes
+from asv_bench.memory.floor import ModelConfig, role_bytes
 
 if TYPE_CHECKING:
     from engine import EngineConfig, SamplingParams
@@ -114,10 +114,10 @@ class Workload:
         """Milliseconds that reading the bytes of a decode step takes; None without a bandwidth."""
         if bandwidth is None:
             return None
-        bytes_read = step_bytes(
+        parts = role_bytes(
             config, dtype=dtype, batch_size=self.resident, mean_context=self.mean_context
         )
-        return 1e3 * bytes_read / bandwidth.bytes_per_second
+        return 1e3 * sum(parts.values()) / bandwidth.bytes_per_second
 
     def engine_settings(self, block_size: int = BLOCK_SIZE) -> dict[str, Any]:
         """`EngineConfig` fields that this workload fixes.

@@ -11,7 +11,7 @@ import torch
 
 from asv_bench.errors import Refused
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
-from asv_bench.memory.floor import GPT2Shape, step_bytes
+from asv_bench.memory.floor import GPT2Shape, role_bytes
 from asv_bench.workloads.named import WORKLOADS, workload_named
 from engine.models.registry import RANDOM_CONFIGS
 from engine.models.spec import DecoderSpec
@@ -128,8 +128,8 @@ def test_weights_are_those_of_a_model_without_its_embedding_lookups(config: Deco
     if not config.tied_head:
         lookups.add("token_embedding.weight")
     read = [shape for name, shape in parameter_shapes(config).items() if name not in lookups]
-    found = step_bytes(config, dtype="float16", batch_size=1, mean_context=0.0)
-    assert found == 2 * sum(map(math.prod, read))
+    found = role_bytes(config, dtype="float16", batch_size=1, mean_context=0.0)
+    assert sum(found.values()) == 2 * sum(map(math.prod, read))
 
 
 H200, H100 = 4.42e12, 3.06e12
@@ -159,7 +159,7 @@ def test_floors_are_the_anchors(speed: float) -> None:
 
 def test_what_has_no_floor_is_refused() -> None:
     with pytest.raises(Refused, match="float32, float16, bfloat16"):
-        step_bytes(GPT2Shape(), dtype="int8", batch_size=8, mean_context=10.0)
+        role_bytes(GPT2Shape(), dtype="int8", batch_size=8, mean_context=10.0)
     assert read_bandwidth("cpu") is None
 
 
