@@ -58,8 +58,7 @@ def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles
         hashes = between.decode().split()
     else:
         # The objects of both ends, wherever they are.
-        objects = old.path.resolve() / old.line("rev-parse", "--git-path", "objects")
-        variables["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(objects)
+        variables["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = old.objects()
     diff = ("diff-tree", "-r", "-z", "--numstat", "--find-renames", base, head)
     # A renamed file has its two names in entries apart.
     entries = iter(new.names(*diff, *paths, variables=variables))

@@ -143,6 +143,12 @@ class Repository:
                 return None
             raise
 
+    def objects(self) -> str:
+        """Its folder of objects in quotation marks, as git takes those that it is to borrow."""
+        folder = (self.path / self.line("rev-parse", "--git-path", "objects")).resolve()
+        escaped = str(folder).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        return f'"{escaped}"'
+
     def shallow_hint(self) -> str:
         """A sentence to add where a part of the history is missing, and a commit may be in it."""
         if self.line("rev-parse", "--is-shallow-repository") != "true":
@@ -224,12 +230,6 @@ def git_environment() -> dict[str, str]:
             variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         variables["GIT_CONFIG_COUNT"] = str(int(count) + len(_SETTINGS))
     return variables
-
-
-def quoted(path: Path | str) -> str:
-    """A path in quotation marks, as git takes it."""
-    escaped = str(path).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    return f'"{escaped}"'
 
 
 def _readable(text: bytes) -> str:

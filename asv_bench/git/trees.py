@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from asv_bench.git.repository import PERSON, GitError, NoRepository, Repository, quoted
+from asv_bench.git.repository import PERSON, GitError, NoRepository, Repository
 from asv_bench.process.environment import COMMIT_MARKER, MEASURED_PACKAGES
 
 RULER_PATHS = ("asv_bench", "asv.conf.json")
@@ -120,9 +120,8 @@ def lay_out(commit: str, repository: Repository, folder: Path) -> Path:
             made = Path(scratch).resolve() / "made"
             made.mkdir()
             exact = _exact(made.with_name("exact.git"))
-            objects = repository.path / repository.line("rev-parse", "--git-path", "objects")
             places = {
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES": quoted(objects.resolve()),
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": repository.objects(),
                 "GIT_INDEX_FILE": str(made.with_name("index")),
                 "GIT_WORK_TREE": str(made),
             }
@@ -192,7 +191,6 @@ class PartCommits:
         self._base = base
         self._index = {"GIT_INDEX_FILE": str(folder / "index")}
         kind = repository.line("rev-parse", "--show-object-format")
-        users = repository.path / repository.line("rev-parse", "--git-path", "objects")
         # Where git sees that an object is there already, it dates it anew: it must not see the
         # user's where it writes. So what is written and what is read are two repositories.
         self._written = Repository(folder / "written.git")
@@ -202,8 +200,7 @@ class PartCommits:
             repository.ask(*init, str(made.path))
         borrowed = self.repository.path / "objects" / "info" / "alternates"
         borrowed.parent.mkdir(exist_ok=True)
-        places = (self._written.path / "objects", users)
-        borrowed.write_text("".join(f"{quoted(place.resolve())}\n" for place in places))
+        borrowed.write_text(f"{self._written.objects()}\n{repository.objects()}\n")
 
     def commit(self, changes: Sequence[FileChange]) -> str:
         """The full hash of the base with these changes made; GitError if git cannot make it."""

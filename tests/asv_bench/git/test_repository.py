@@ -10,6 +10,7 @@ import pytest
 from toy_project import git
 
 from asv_bench.errors import Refused
+from asv_bench.explain.why import files_between
 from asv_bench.git.repository import (
     Commit,
     GitError,
@@ -17,6 +18,7 @@ from asv_bench.git.repository import (
     commits_on_line,
 )
 from asv_bench.git.trees import working_tree
+from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import OwnSuite, engine_of
 
 
@@ -212,3 +214,14 @@ def test_commits_come_oldest_first_and_what_a_merge_brings_counts_as_the_merge(r
             OwnSuite(root).axis.between(*ends)
     with pytest.raises(Refused, match=r"only has \d+ entr"):
         OwnSuite(root).resolve("HEAD@{99}")
+
+
+def test_files_between_a_commit_and_the_working_tree_are_told_whatever_the_path(
+    root: Path, tmp_path: Path
+) -> None:
+    place = root.rename(tmp_path / 'a:"b')
+    subject = DeclaredSubject.of_command(place, ["true"])
+    (place / "engine" / "__init__.py").write_text("STEP = 2\n")
+    between = files_between(head_of(place), subject.resolve(".").hash, subject)
+    assert between is not None
+    assert between.files == ("engine/__init__.py (+1 -1)",)
