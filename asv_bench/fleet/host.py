@@ -46,7 +46,7 @@ class Order:
     """What a host is told once."""
 
     work: Work
-    variants: Mapping[str, tuple[str, str]]  # a commit and a label each, by what is asked for
+    variants: Mapping[str, Variant]  # by what is asked for
     packs: tuple[bytes, ...]  # of git: the files of these commits, and nothing of the history
     object_format: str
     pinned: Pinned
@@ -68,7 +68,7 @@ class Order:
                 raise Refused(f"the commits cannot be sent to other hosts: {error}") from None
         return cls(
             subject.work,
-            {name: (one.commit, one.label) for name, one in variants.items()},
+            variants,
             tuple(packs),
             Repository(subject.repository).line("rev-parse", "--show-object-format"),
             subject.pinned,
@@ -119,8 +119,7 @@ class Host:
         repository = order.unpack(folder / "repository.git")
 
         def variant_of(asked: str) -> Variant:
-            commit, label = order.variants[asked]
-            return Variant(commit, repository, label)
+            return replace(order.variants[asked], repository=repository)
 
         processes, work, laid = Processes(), order.work, folder / "trees"
         self._trees = Trees(variant_of, work.table, order.pinned, work.folder, laid, processes)

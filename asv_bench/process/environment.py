@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from asv_bench.errors import Refused
 
@@ -30,12 +30,9 @@ _USERS_OWN = os.environ.get(THREADS_VARIABLE)
 """Before this process sets it for what it measures itself."""
 
 
-def measured_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of a process that measures, made of those that it would inherit (None: this
-    process's own): one thread where the user set no number."""
-    inherited = dict(os.environ if environment is None else environment)
-    inherited[THREADS_VARIABLE] = inherited.get(THREADS_VARIABLE, "").strip() or "1"
-    return inherited
+def measured_environment() -> dict[str, str]:
+    """The variables of a process that measures: ours, and one thread where the user set none."""
+    return {**os.environ, THREADS_VARIABLE: os.environ.get(THREADS_VARIABLE, "").strip() or "1"}
 
 
 def users_environment() -> dict[str, str]:
