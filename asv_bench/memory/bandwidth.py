@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-call"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator"
 """The read bandwidth of this machine's GPU, by which the floor of a step is computed."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ BUFFER_BYTES = 4 * 2**30
 REPEATS = 30
 WARMUPS = 5
 PROGRAMS_PER_SM = 4
+TILE = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,27 @@ def read_bandwidth(device: str) -> Bandwidth | None:
     if not device.startswith("cuda"):
         return None
     import torch
+    import triton
+    import triton.language as tl
 
-    from asv_bench.memory.read_kernel import TILE, read_kernel
+    @triton.jit
+    def read_kernel(
+        data,  # float32 [tiles * TILE_SIZE]
+        sums,  # float32 [programs]
+        tiles,
+        TILE_SIZE: tl.constexpr,
+    ):
+        """Each program sums every `programs`-th tile, so that the compiler keeps all reads."""
+        program = tl.program_id(0)
+        programs = tl.num_programs(0)
+        # 64-bit: several GB are more elements than 32 bits can count.
+        lanes = data + program.to(tl.int64) * TILE_SIZE + tl.arange(0, TILE_SIZE)
+        stride = programs.to(tl.int64) * TILE_SIZE
+        total = tl.zeros([TILE_SIZE], tl.float32)
+        for _ in range(program, tiles, programs):
+            total += tl.load(lanes)
+            lanes += stride
+        tl.store(sums + program, tl.sum(total))
 
     free, _ = torch.cuda.mem_get_info(device)
     tiles = min(BUFFER_BYTES, free // 4) // (4 * TILE)
