@@ -395,14 +395,12 @@ def record_of(command: str, settings: Mapping[str, Any], fleet: Fleet | None) ->
 
 def hosts_json(fleet: Fleet | None) -> dict[str, Any]:
     """The part of a record's results that names the hosts; nothing where there is no fleet."""
-    if fleet is None:
-        return {}
     hosts = {
         host.name: {
             "machine": host.machine.to_json(),
             "slots": host.slots,
             "taken_out": host.why_out or None,
         }
-        for host in fleet.hosts
+        for host in (fleet.hosts if fleet else ())
     }
-    return {"hosts": hosts}
+    return {"hosts": hosts} if hosts else {}

@@ -34,14 +34,9 @@ class WorkingTree:
     changed: tuple[str, ...] = ()
 
     @property
-    def dirty(self) -> bool:
-        """Whether the working tree differs from the commit."""
-        return bool(self.changed)
-
-    @property
     def label(self) -> str | None:
         """The commit's hash, marked where the tree differs from it."""
-        return f"{self.commit}-dirty" if self.commit and self.dirty else self.commit
+        return f"{self.commit}-dirty" if self.commit and self.changed else self.commit
 
     @property
     def measured_changes(self) -> list[str]:

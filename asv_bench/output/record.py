@@ -54,7 +54,7 @@ class Record:
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def look_around(
-        self, console: Console, devices: Sequence[str] | None = None, *, require_quiet: bool = False
+        self, console: Console, devices: Sequence[str], *, require_quiet: bool = False
     ) -> None:
         """Record what else the machine does, and warn if that may spoil figures of these devices.
 
@@ -80,7 +80,7 @@ class Record:
             "argv": words_without_secrets(list(map(without_folders, sys.argv[1:]))),
             "started": self.started,
             "commit": self.tree.commit,
-            "dirty": self.tree.dirty,
+            "dirty": bool(self.tree.changed),
             "changed": list(self.tree.changed),
             "machine": self.machine.to_json(),
             "threads": self.threads,

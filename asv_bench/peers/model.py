@@ -178,27 +178,27 @@ def likelihoods(
     from asv_bench.peers.lives.plain_decoder import PlainDecoder
 
     task = PeerTask.read(task_path)
-    found: dict[str, dict[str, Any]] = {}
     with torch.inference_mode():
         model = PlainDecoder(Path(task.model), torch.float64, task.device)
-        for workload, engines in generated.items():
-            prompts = task.demands[workload].prompts
-            found[workload] = {
-                engine: _likelihood(model, list(zip(prompts, ids, strict=True)))
+        return {
+            workload: {
+                engine: _likelihood(model, task.demands[workload].prompts, ids)
                 for engine, ids in engines.items()
             }
-    return found
+            for workload, engines in generated.items()
+        }
 
 
-def _likelihood(model: PlainDecoder, requests: list[tuple[list[int], list[int]]]) -> dict[str, Any]:
+def _likelihood(model: PlainDecoder, prompts: Ids, generated: Ids) -> dict[str, Any]:
     import torch
     import torch.nn.functional as F
 
     device = model.embedding.device
-    distinct = dict.fromkeys((tuple(prompt), tuple(new)) for prompt, new in requests)
+    requests = zip(map(tuple, prompts), map(tuple, generated), strict=True)
+    distinct = list(dict.fromkeys(requests))
     most = max(1, _MOST_TOKENS[device.type] // len(distinct))
     gaps = []
-    for prompt, new in list(distinct)[: _MOST_TOKENS[device.type]]:
+    for prompt, new in distinct[: _MOST_TOKENS[device.type]]:
         ids = torch.tensor([[*prompt, *new[:most]]], device=device)
         places = torch.arange(ids.shape[1], device=device)
         mask = (places <= places[:, None])[None, None]

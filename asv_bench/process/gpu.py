@@ -153,16 +153,15 @@ def chosen_gpus(devices: str | None) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def gpu_use(devices: Sequence[str] | None = None) -> list[GpuUse]:
+def gpu_use(devices: Sequence[str]) -> list[GpuUse]:
     """What other processes do on GPUs, as far as the driver tells.
 
     `devices` are GPUs by UUID, number or torch's name ("cuda:1" is among those that CUDA may see);
-    others are left out. None: the first visible one.
+    others are left out.
     """
     used: list[GpuUse] = []
     with _visible() as gpus:
-        wanted = ["cuda"] if devices is None or not gpus else devices
-        for device in ",".join(wanted).split(","):
+        for device in ",".join(devices).split(",") if gpus else ():
             kind, _, number = device.partition(":")
             if kind == "cuda":
                 place = int(number or 0)

@@ -167,7 +167,7 @@ class Surroundings:
 
 
 def look_around(
-    devices: Sequence[str] | None = None, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")
+    devices: Sequence[str], *, proc: Path = Path("/proc"), sys: Path = Path("/sys")
 ) -> Surroundings:
     """See for a moment what else the machine does, whose `devices` (see `gpu_use`) are measured."""
     governors: set[str] = set()

@@ -114,7 +114,7 @@ def test_no_repository_one_around_and_one_without_commits_have_none(
     root: Path, tmp_path: Path
 ) -> None:
     tree = working_tree(tmp_path)
-    assert (tree.commit, tree.dirty, tree.label) == (None, False, None)
+    assert (tree.commit, tree.changed, tree.label) == (None, (), None)
     inner = root / "engine"
     assert working_tree(inner).commit is None
     dates = {"b" * 40: 2, head_of(root): 1, "a" * 40: 2}

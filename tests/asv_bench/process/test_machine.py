@@ -136,10 +136,10 @@ def test_others_on_the_cpu_are_counted_over_a_moment(
         ((), 37, "GPU {} is busy 37 % of the time"),
     ],
 )
-@pytest.mark.parametrize("devices", [None, ["cuda:0"], ["GPU-aa"]])
+@pytest.mark.parametrize("devices", [["cuda"], ["cuda:0"], ["GPU-aa"]])
 def test_others_on_the_gpu_are_named(
     monkeypatch: pytest.MonkeyPatch,
-    devices: list[str] | None,
+    devices: list[str],
     pids: tuple[int, ...],
     busy_percent: int,
     said: str,
