@@ -51,6 +51,18 @@ def step(root: Path, subject: str) -> str:
     return head_of(root)
 
 
+def stored(root: Path, kind: str, content: bytes) -> str:
+    """The hash of an object of these bytes, whatever git thinks of them."""
+    words = ["git", "hash-object", "-t", kind, "-w", "--literally", "--stdin"]
+    done = subprocess.run(words, cwd=root, input=content, capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+def laid_out(root: Path, name: str) -> Path:
+    suite = OwnSuite(root)
+    return engine_of(suite, suite.resolve(name).hash) / "engine"
+
+
 @pytest.mark.parametrize(
     ("message", "headers", "subject"),
     [
@@ -74,9 +86,7 @@ def test_a_commit_of_any_bytes_is_read_everywhere(
     person = b"J\xfcrgen <a@b> 1750000000 +0000\n"
     content = f"tree {tree}\nparent {good}\n".encode()
     content += b"author " + person + b"committer " + person + headers + b"\n" + message
-    words = ["git", "hash-object", "-t", "commit", "-w", "--stdin"]
-    made = subprocess.run(words, cwd=root, input=content, capture_output=True, check=True)
-    bad = made.stdout.decode().strip()
+    bad = stored(root, "commit", content)
     git(root, "update-ref", "HEAD", bad)
     [found] = OwnSuite(root).axis.between(good, bad)
     author = "Jürgen" if b"8859" in headers else "J\ufffdrgen"
@@ -105,9 +115,8 @@ def test_another_repository_of_the_environment_is_not_asked(
         monkeypatch.setenv(name, str(value))
     tree = working_tree(root)
     assert (tree.commit, tree.changed) == (head, ())
-    suite = OwnSuite(root)
-    assert suite.resolve("HEAD").hash == head
-    assert (engine_of(suite, suite.resolve(".").hash) / "engine" / "__init__.py").is_file()
+    assert OwnSuite(root).resolve("HEAD").hash == head
+    assert (laid_out(root, ".") / "__init__.py").is_file()
 
 
 def test_no_repository_one_around_and_one_without_commits_have_none(
@@ -172,8 +181,7 @@ def test_settings_of_the_user_change_nothing(
     files = sorted(path.name for path in (root / ".git").iterdir())
     tree = working_tree(root)
     assert tree.changed == ("engine/new.py",)
-    suite = OwnSuite(root)
-    folder = engine_of(suite, suite.resolve(".").hash) / "engine"
+    folder = laid_out(root, ".")
     assert (folder / "new.py").read_bytes() == b"NEW = 1\r\n"
     assert (folder / "__init__.py").read_bytes() == b"STEP = 1\n"
     assert sorted(path.name for path in (root / ".git").iterdir()) == files
@@ -232,11 +240,6 @@ def test_files_between_a_commit_and_the_working_tree_are_told_whatever_the_path(
     between = files_between(head_of(place), subject.resolve(".").hash, subject)
     assert between is not None
     assert between.files == ("engine/__init__.py (+1 -1)",)
-
-
-def laid_out(root: Path, name: str) -> Path:
-    suite = OwnSuite(root)
-    return engine_of(suite, suite.resolve(name).hash) / "engine"
 
 
 @pytest.mark.parametrize(
@@ -318,14 +321,8 @@ def test_nothing_is_written_where_a_path_leads_out(root: Path, tmp_path: Path, n
     blob, link = git(root, "hash-object", "-w", "engine/__init__.py", "../target").split()
 
     def tree(*entries: tuple[str, str, str]) -> str:
-        made = subprocess.run(
-            ["git", "hash-object", "-t", "tree", "-w", "--literally", "--stdin"],
-            cwd=root,
-            input=b"".join(f"{a} {b}".encode() + b"\0" + bytes.fromhex(c) for a, b, c in entries),
-            capture_output=True,
-            check=True,
-        )
-        return made.stdout.decode().strip()
+        parts = (f"{a} {b}".encode() + b"\0" + bytes.fromhex(c) for a, b, c in entries)
+        return stored(root, "tree", b"".join(parts))
 
     file = ("100644", "x.py", blob)
     links = [("120000", one, link) for one in ("out", "x.py")]
@@ -357,10 +354,8 @@ def test_a_file_that_is_tracked_though_ignored_is_in_a_snapshot(root: Path) -> N
     (root / "engine" / "table.toml").write_text("")
     (root / "engine" / "left_out.py").write_text("")
     git(root, "add", "--force", "engine/table.toml")
-    assert sorted(one.name for one in laid_out(root, ".").iterdir()) == [
-        "__init__.py",
-        "table.toml",
-    ]
+    found = {one.name for one in laid_out(root, ".").iterdir()}
+    assert found == {"__init__.py", "table.toml"}
 
 
 def test_a_checkout_that_no_search_path_can_hold_is_refused(tmp_path: Path) -> None:

@@ -80,8 +80,7 @@ def test_what_a_session_starts_belongs_to_it(holder, tmp_path: Path) -> None:
 
 def test_a_checkout_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / ".asv").write_text("a file where the folder should be")
-    said = r"\.asv/lock cannot be written \(.*\)"
-    with pytest.raises(Refused, match=said), checkout_lock(tmp_path):
+    with pytest.raises(Refused, match=r"/.asv/lock cannot be written \("), checkout_lock(tmp_path):
         pass
 
 

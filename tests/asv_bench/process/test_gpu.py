@@ -11,7 +11,6 @@ from fake_nvml import FakeNvml
 
 from asv_bench.errors import Refused
 from asv_bench.measure.samples import GpuConditions
-from asv_bench.process import gpu
 from asv_bench.process.gpu import (
     GpuState,
     GpuWatch,
@@ -121,7 +120,7 @@ def test_a_watch_reads_until_it_is_left_and_leaves_idle_moments_out(
         "CurrentClocksThrottleReasons": lambda _: 0x1 if len(clocks) < 3 else 0x24,
         "MemoryInfo": lambda _: SimpleNamespace(used=next(memory, 7)),
     }
-    monkeypatch.setattr(gpu, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr("asv_bench.process.gpu.POLL_SECONDS", 0.005)
     begun = time.monotonic()
     with GpuWatch("GPU-bb") as watch:
         time.sleep(0.3)
