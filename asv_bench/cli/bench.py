@@ -26,13 +26,11 @@ from asv_bench.session.options import (
     Patterns,
     RequireGpu,
     Yes,
-    grouped,
 )
 from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.words import first_of
 
 
-@grouped
 def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few benchmarks, one process each: does it run?")

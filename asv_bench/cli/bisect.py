@@ -20,13 +20,11 @@ from asv_bench.session.options import (
     Outputs,
     a_number,
     differing,
-    grouped,
     parent_of,
     say_unmeasured,
 )
 
 
-@grouped
 def bisect(
     good: Annotated[
         str,

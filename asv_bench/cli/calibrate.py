@@ -18,11 +18,9 @@ from asv_bench.session.options import (
     MeasuringOptions,
     MostPairs,
     Outputs,
-    grouped,
 )
 
 
-@grouped
 def calibrate(
     command: MeasuredCommand = None,
     benchmark: ComparedMetrics = None,

@@ -19,11 +19,9 @@ from asv_bench.session.options import (
     Outputs,
     ResultsFolder,
     SubjectOptions,
-    grouped,
 )
 
 
-@grouped
 def changes(
     benchmark: Metrics = None,
     *,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -17,7 +17,6 @@ from asv_bench import __version__
 from asv_bench.errors import Interrupted
 from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.session.exit_codes import exit_codes_text
-from asv_bench.session.options import grouped
 
 COMMITS = "Compare commits"
 RESULTS = "Keep a history"
@@ -71,6 +70,38 @@ class _Saying:
             set_verbosity(Verbosity.QUIET if self.quiet else Verbosity.VERBOSE)
 
 
+def _as_command(body: Callable[..., None]) -> Callable[..., None]:
+    """A function as typer takes it: the fields of its dataclasses are options, as `_Saying`'s are.
+
+    An argument that is annotated with a dataclass is given one made of these options.
+    """
+    saying = inspect.Parameter("saying", inspect.Parameter.KEYWORD_ONLY, annotation=_Saying)
+    taken = [*inspect.signature(body, eval_str=True).parameters.values(), saying]
+    # How much is said is known first.
+    kinds = {one.name: one.annotation for one in (saying, *taken)}
+    groups: dict[str, Any] = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+    options: list[inspect.Parameter] = []
+    for one in taken:
+        if one.name not in groups:
+            options.append(one)
+            continue
+        hints = get_type_hints(one.annotation, include_extras=True)
+        options += [
+            one.replace(name=field.name, default=field.default, annotation=hints[field.name])
+            for field in fields(one.annotation)
+        ]
+
+    @functools.wraps(body)
+    def command(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        del given["saying"]
+        body(**given)
+
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return command
+
+
 def examples_text(command: str, name: str | None = None) -> str:
     """The examples of a command as the end of its help; `name` is that of one of a group."""
     lines = [f"kvtrail {line.format(name)}" for line in EXAMPLES[command]]
@@ -99,7 +130,7 @@ class Command:
         if self.is_group:
             group = body()
             for own in group.registered_commands:
-                own.callback = grouped(own.callback, _Saying)
+                own.callback = _as_command(own.callback)
                 full = f"{self.name} {own.name}"
                 own.epilog = examples_text(full if full in EXAMPLES else self.name, own.name)
             app.add_typer(group, name=self.name, rich_help_panel=self.panel)
@@ -113,7 +144,7 @@ class Command:
                 hidden=hidden,
                 epilog=examples_text(self.name),
             )
-            add(grouped(body, _Saying))
+            add(_as_command(body))
 
 
 CALIBRATE = Command("calibrate", "cli.calibrate:calibrate", COMMITS, is_for_any=True)

@@ -24,11 +24,9 @@ from asv_bench.session.options import (
     MostPairs,
     Outputs,
     ends_of,
-    grouped,
 )
 
 
-@grouped
 def compare(
     base: Annotated[str | None, BASE] = None,
     head: Annotated[str | None, HEAD] = None,

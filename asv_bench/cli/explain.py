@@ -23,11 +23,9 @@ from asv_bench.session.options import (
     MeasuringOptions,
     Outputs,
     ends_of,
-    grouped,
 )
 
 
-@grouped
 def explain(
     base: Annotated[str, BASE],
     head: Annotated[str, HEAD],

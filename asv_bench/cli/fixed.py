@@ -28,7 +28,6 @@ from asv_bench.session.options import (
     MostRounds,
     Outputs,
     ends_of,
-    grouped,
     parent_of,
 )
 from asv_bench.stats.paired import share_in_rounds
@@ -38,7 +37,6 @@ ROLES = Roles("parent", "culprit", "head")
 NAMES = 3
 
 
-@grouped
 def fixed(
     commits: Annotated[
         list[str],

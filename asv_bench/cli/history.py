@@ -28,12 +28,10 @@ from asv_bench.session.options import (
     SubjectPath,
     Yes,
     differing,
-    grouped,
 )
 from asv_bench.subjects.choose import Choice
 
 
-@grouped
 def history(
     commit_ranges: Annotated[
         list[str] | None,

@@ -30,11 +30,10 @@ from asv_bench.peers.contest import (
 from asv_bench.peers.lives.life import KVTRAIL
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import termination_as_interrupt
-from asv_bench.session.options import Outputs, RequireQuiet, grouped
+from asv_bench.session.options import Outputs, RequireQuiet
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
 
-@grouped
 def peers(
     workloads: Annotated[
         str, typer.Option(help="Workloads to measure, separated by commas (`run --list`).")

@@ -21,14 +21,13 @@ from asv_bench.output.table import Column, Row, Table, digits, percent
 from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import chosen_device
 from asv_bench.run.settings import PROFILE_DIR
-from asv_bench.session.options import Outputs, grouped
+from asv_bench.session.options import Outputs
 from asv_bench.workloads.named import WORKLOADS, workload_named
 
 _SHOWN = 20
 _REST = "all else"
 
 
-@grouped
 def run(
     workload: Annotated[str, typer.Option(help=f"One of {', '.join(WORKLOADS)}.")] = "scheduler",
     model: Annotated[

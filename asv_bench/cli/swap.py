@@ -23,7 +23,6 @@ from asv_bench.session.options import (
     SubjectOptions,
     SubjectPath,
     ends_of,
-    grouped,
 )
 from asv_bench.subjects.axis import under_label
 
@@ -31,7 +30,6 @@ CONTRASTS = 3
 """Of each metric: by commits, by labels, and by both together."""
 
 
-@grouped
 def swap(
     base: Annotated[str, typer.Argument(help="The older commit.")],
     head: Annotated[str, HEAD],

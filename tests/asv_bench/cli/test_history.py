@@ -14,10 +14,12 @@ from toy_project import ToyProject, git, make_project
 from asv_bench.cli import history as history_module
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.history.asv_results import read_ratios, read_results
 from asv_bench.history.histories import Histories
 from asv_bench.measure import log
 from asv_bench.output import record
+from asv_bench.session.options import Outputs
 from asv_bench.subjects import choose, own_suite
 from asv_bench.subjects.own_suite import OwnSuite
 
@@ -48,7 +50,8 @@ def as_seen(project: ToyProject, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
 
 def measure(*ranges: str, **options: Any) -> None:
     """`history` of the toy's one figure."""
-    history_module.history([*ranges], benchmark=["track_step"], **options)
+    given = {"hosts": FleetOptions(), "outputs": Outputs(), **options}
+    history_module.history([*ranges], benchmark=["track_step"], **given)
 
 
 def stored(toy: ToyProject) -> dict[str, tuple[float, ...]]:
