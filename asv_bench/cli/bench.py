@@ -41,7 +41,7 @@ def bench(
     require_gpu: RequireGpu = False,
     yes: Yes = False,
     *,
-    outputs: Outputs,
+    files: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure the working tree as it stands, store the result and build the page."""
@@ -56,7 +56,6 @@ def bench(
     suite = OwnSuite(REPOSITORY)
     histories = Histories.of_subject(suite)
     histories.require_ready()
-    files = outputs.files()
     console = files.console
     with checkout_lock(WORKPLACE):
         commit, results, described = tree_to_measure(suite, histories)
@@ -80,7 +79,7 @@ def bench(
     title = f"{commit[:8]} on {device} ({threads_text(measured_threads())}; torch {facts.torch})"
     files.show(figure_table(measured.figures, title))
     console.print(f"result: {results.relative_to(REPOSITORY) / facts.name}/{commit[:8]}-*.json")
-    console.print(f"record: {measured.record.write(files.record)}")
+    console.print(f"record: {measured.record.write(files.json)}")
     # Not at the top: every command would wait for jinja2.
     from asv_bench.pages.site import build_page
 

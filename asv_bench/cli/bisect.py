@@ -82,7 +82,7 @@ def bisect(
     ] = False,
     how: MeasuringOptions,
     hosts: FleetOptions,
-    outputs: Outputs,
+    files: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Find the commits after GOOD, up to BAD, that made a benchmark slower.
@@ -96,7 +96,6 @@ def bisect(
     same at both ends; 4: inconclusive; 5: the benchmark does not exist at one of the ends; 1: a
     failure; 2: refused; 130: interrupted, and the same command goes on where it stopped.
     """
-    files = outputs.files()
     patterns = [benchmark] if benchmark else ()
     choice = asked.choice(command, patterns, how, hosts, near=(good, bad))
     chosen = choice.subject("bisect")

@@ -48,7 +48,7 @@ def calibrate(
     ] = "1,5,15",
     pairs: MostPairs = None,
     how: MeasuringOptions,
-    outputs: Outputs,
+    files: Outputs,
 ) -> None:
     """Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine,
     and which change is found?
@@ -67,7 +67,6 @@ def calibrate(
     limits = numbers_of("--minutes", minutes, "minutes, such as 1,5,15")
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
-    files = outputs.files()
     plan = plan_of(pairs, how.margin)
     subject = asked.choice(command, benchmark, how, near=(commit,)).subject("calibrate")
     given = commit, subject.resolve(commit or (*subject.labels, "HEAD")[0])

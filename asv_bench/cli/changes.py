@@ -33,7 +33,7 @@ def changes(
     ] = True,
     how: MeasuringOptions,
     hosts: FleetOptions,
-    outputs: Outputs,
+    files: Outputs,
 ) -> None:
     """Find where the stored histories moved, and compare the commits around each change.
 
@@ -43,12 +43,11 @@ def changes(
     Exit code 3: a regression was confirmed; 0: none was. The same command goes on after Ctrl-C.
     """
     require_patterns("--benchmark", benchmark or ())
-    files = outputs.files()
     choice = asked.choice(how=how, hosts=hosts)
     declared = choice.declared("changes")
     histories = Histories.of_subject(declared, results)
     kept = histories.folder / ANSWERS / "answers.json"
-    require_places(files.record, histories.pages / "index.html", kept)
+    require_places(files.json, histories.pages / "index.html", kept)
     require_packages("jinja2", "scipy")
     tip = "" if histories.labels else branch_to_show(histories.repository)
     Confirming(

@@ -47,7 +47,7 @@ def compare(
     ] = gate_text(GATES),
     how: MeasuringOptions,
     hosts: FleetOptions,
-    outputs: Outputs,
+    files: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.
@@ -59,7 +59,6 @@ def compare(
     where it stopped.
     """
     closing = parse_gate(gate)
-    files = outputs.files()
     names, words = _ends([base, head, *(command or [])], named_base, named_head)
     choice = asked.choice(words, benchmark, how, hosts, near=names)
     chosen = choice.subject("compare")

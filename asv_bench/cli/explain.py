@@ -11,7 +11,6 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.explain.explaining import Explaining, known_effect
 from asv_bench.output.destinations import STANDARD_OUTPUT
-from asv_bench.output.record import TableFiles
 from asv_bench.session.comparing import Comparing, of_two
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import (
@@ -45,7 +44,7 @@ def explain(
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare the two first, as `compare` does.")
     ] = False,
-    outputs: Outputs,
+    files: Outputs,
 ) -> None:
     """Say why one commit is slower than another: what differs besides the time.
 
@@ -58,11 +57,10 @@ def explain(
     """
     if compare and record is not None:
         raise Refused("--compare makes a record, and --record names one; give one of them.")
-    files = outputs.files()
     chosen = asked.choice(command, metric, near=(base, head)).subject("explain")
     ends = ends_of(chosen, (base, head), files.console)
     if compare:
-        beside = TableFiles(record=STANDARD_OUTPUT if files.console.stderr else None)
+        beside = Outputs(STANDARD_OUTPUT if files.console.stderr else None)
         question, how = of_two(chosen, ends, anyway=True), MeasuringOptions(anyway=True)
         comparing = Comparing(chosen, question, ComparisonPlan(), beside, how)
         code = comparing.settle()

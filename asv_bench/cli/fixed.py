@@ -54,7 +54,7 @@ def fixed(
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} rounds at most.")] = False,
     how: MeasuringOptions,
     hosts: FleetOptions,
-    outputs: Outputs,
+    files: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Say whether the regression of a commit is fixed now, and wholly: not fixed, partly fixed (how
@@ -67,7 +67,6 @@ def fixed(
     slower than PARENT; 4: inconclusive; 5: nothing could be measured; 1: a failure; 2: refused;
     130: interrupted, and the same command goes on where it stopped.
     """
-    files = outputs.files()
     is_alone = len(commits) == 1
     if not is_alone and len(commits) < NAMES:
         raise Refused(

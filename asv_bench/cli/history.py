@@ -58,11 +58,10 @@ def history(
     *,
     hosts: FleetOptions,
     yes: Yes = False,
-    outputs: Outputs,
+    files: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure ranges of commits and build the page of how the figures moved."""
-    files = outputs.files()
     console = files.console
     is_elsewhere = hosts.address is not None
     choice = Choice(file=subject, axis=axis, patterns=benchmark or (), is_elsewhere=is_elsewhere)
@@ -101,7 +100,7 @@ def history(
     newest = [commit for commit in commits if commit in given][-1]
     figures = [figure for figure in measured.figures if figure.commit == newest]
     files.show(figure_table(figures, f"{short(newest)}, the last of {len(commits)}"))
-    console.print(f"record: {measured.record.write(files.record)}")
+    console.print(f"record: {measured.record.write(files.json)}")
     if pinned:
         ratios = write_session(histories.sessions, pinned, measured.figures)
         console.print(f"ratios to {short(pinned)}: {ratios or 'none, it gave no figure'}")

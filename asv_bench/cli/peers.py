@@ -69,7 +69,7 @@ def peers(
             "which only this machine sees).",
         ),
     ] = None,
-    outputs: Outputs,
+    files: Outputs,
     svg: Annotated[
         Path | None, typer.Option(dir_okay=False, writable=True, help="Where the drawing goes.")
     ] = None,
@@ -81,7 +81,6 @@ def peers(
     process runs all workloads of one model. Exit codes: 0 peers were measured; 1 no peer gave a
     figure; 2 refused; 5 there is none here; 130 interrupted, and the same command goes on.
     """
-    files = outputs.files()
     if svg is not None:
         require_writable(svg)
     device = chosen_device("auto")
@@ -161,7 +160,7 @@ def peers(
                 rows = [row for one in contests for row in one.rows()]
                 record.results = {"rows": rows, **hosts_json(fleet)}
                 if rows:
-                    path = record.write(files.record)
+                    path = record.write(files.json)
     kept.finish()
     if rows:
         which = ", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows))

@@ -41,7 +41,7 @@ def run(
         Path | None, typer.Option(help="Where artifacts go (default: reports/profile).")
     ] = None,
     *,
-    outputs: Outputs,
+    files: Outputs,
 ) -> None:
     """Show the time per kernel of a window of decode steps, and on a GPU the bytes, time and share
     of the bandwidth of each part of a fused step.
@@ -57,7 +57,6 @@ def run(
         steps=steps,
     )
     path = (profile_dir or PROFILE_DIR).resolve() / window.shape().name / "torch.trace.json.gz"
-    files = outputs.files()
     require_writable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     record = Record("profile", asdict(window))
@@ -76,7 +75,7 @@ def run(
     files.show(*tables)
     console.print(f"trace: {path}")
     record.results |= {"window": asdict(decoded), "summary": asdict(summary)}
-    console.print(f"record: {record.write(files.record)}")
+    console.print(f"record: {record.write(files.json)}")
 
 
 def work_table(decoded: Decoded, summary: TraceSummary) -> Table:

@@ -41,8 +41,8 @@ def _list(is_wanted: bool) -> None:
 
 
 def _measuring(name: str, command: str) -> Callable[..., None]:
-    def measure(flags: RunFlags, outputs: Outputs) -> None:
-        measure_and_report(settle(name, flags, command), outputs.files())
+    def measure(flags: RunFlags, files: Outputs) -> None:
+        measure_and_report(settle(name, flags, command), files)
 
     measure.__doc__ = f"Measure the workload {name}, as `run {name}` does."
     return measure

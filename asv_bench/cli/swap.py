@@ -45,14 +45,13 @@ def swap(
     *,
     how: MeasuringOptions,
     hosts: FleetOptions,
-    outputs: Outputs,
+    files: Outputs,
 ) -> None:
     """Measure two commits under two labels, and say which of the two a change belongs to.
 
     The four cells run next to each other in every round. The subject's file gives setup and measure
     the commit's tree and $KVTRAIL_LABEL. Exit codes are those of compare.
     """
-    files = outputs.files()
     asked = SubjectOptions(subject, "commits", devices)
     chosen = asked.choice((), metric, how, hosts).subject("swap")
     if chosen.has_engine:

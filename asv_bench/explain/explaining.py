@@ -24,12 +24,12 @@ from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import RUNS, TableFiles
+from asv_bench.output.record import RUNS
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import Cell, Column, Table, interval, percent, percentage
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import engine_of
@@ -280,7 +280,7 @@ class Explaining(Session):
         subject: DeclaredSubject,
         ends: Sequence[tuple[str, Commit]],
         effect: Effect | None,
-        files: TableFiles,
+        files: Outputs,
         traces: int,
     ) -> None:
         (_, base), (_, head) = self._named = ends

@@ -37,12 +37,12 @@ from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import TableFiles, write_json
+from asv_bench.output.record import write_json
 from asv_bench.output.stored_json import Text
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
 from asv_bench.process.machine import machine_facts
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.session.session import Session
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
@@ -274,7 +274,7 @@ class Confirming(Session):
         tip: str,  # the last commit of the line to judge; "" where labels are judged
         choice: Choice,
         subject: DeclaredSubject,
-        files: TableFiles,
+        files: Outputs,
         how: MeasuringOptions,
         hosts: FleetOptions,
         *,

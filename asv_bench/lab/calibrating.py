@@ -22,10 +22,9 @@ from asv_bench.measure.samples import Metric, Pair, RoundSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, place_of
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import TableFiles
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, percentage
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.session.session import Session
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
@@ -108,7 +107,7 @@ class Calibrating(Session):
         subject: DeclaredSubject,
         given: tuple[str | None, Commit],  # what the user calls the commit, and what it is
         plan: ComparisonPlan,  # of every comparison; metrics may have margins of their own
-        files: TableFiles,
+        files: Outputs,
         how: MeasuringOptions,
         *,
         null: int,  # comparisons of the commit with itself

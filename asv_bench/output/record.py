@@ -1,4 +1,4 @@
-"""What a measuring command leaves behind: a JSON record, and the files of its tables."""
+"""What a measuring command leaves behind: a JSON record."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from rich.console import Console
 
 from asv_bench.errors import Refused
 from asv_bench.git.trees import WorkingTree, working_tree
-from asv_bench.output.console import make_console, print_sentences, print_table
-from asv_bench.output.destinations import STANDARD_OUTPUT, require_writable, write_text
+from asv_bench.output.console import print_sentences
+from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.redaction import words_without_secrets
-from asv_bench.output.table import Table, to_csv
 from asv_bench.process.environment import measured_threads, threads_text
 from asv_bench.process.gpu import GpuState, gpu_state
 from asv_bench.process.machine import MachineFacts, Surroundings, look_around, machine_facts
@@ -110,42 +109,6 @@ class Record:
         target = path or self.default_path()
         write_json(target, self.to_json())
         return target
-
-
-class TableFiles:
-    """The files that --json, --markdown and --csv name, each tried before anything is measured.
-
-    "-" is standard output. Where a file goes there, everything else goes to standard error.
-    """
-
-    def __init__(
-        self, markdown: Path | None = None, csv: Path | None = None, record: Path | None = None
-    ) -> None:
-        paths = (markdown, csv, record)
-        if paths.count(STANDARD_OUTPUT) > 1:
-            raise Refused("two files cannot both go to standard output: give one a name.")
-        require_places(record, markdown, csv)
-        self.markdown = markdown  # gets the tables
-        self.csv = csv  # gets the tables' rows
-        self.record = record  # where the command writes its record; not written here
-        self.console = make_console(stderr=STANDARD_OUTPUT in paths)  # where the command prints
-
-    def show(self, *tables: Table, page: str | None = None) -> None:
-        """Print tables and write them to the files; `page` is the Markdown if it is more than they.
-
-        Raises MeasurementFailed if a file could not be written.
-        """
-        for table in tables:
-            print_table(self.console, table)
-        self.write(*tables, page=page)
-
-    def write(self, *tables: Table, page: str | None = None) -> None:
-        """The same without printing."""
-        if self.markdown is not None:
-            text = "\n".join(table.to_markdown() for table in tables) if page is None else page
-            write_text(self.markdown, text)
-        if self.csv is not None:
-            write_text(self.csv, to_csv(tables))
 
 
 def command_line(*without: str) -> str:

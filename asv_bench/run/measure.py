@@ -16,10 +16,11 @@ from asv_bench.explain.trace import traced
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record, TableFiles
+from asv_bench.output.record import Record
 from asv_bench.output.table import MISSING, Cell, Column, Row, Table, percent
 from asv_bench.process.environment import TRIAL_VARIABLE, threads_text
 from asv_bench.run.settings import PROFILE_DIR, Settings
+from asv_bench.session.options import Outputs
 from asv_bench.workloads.drive import (
     Mode,
     Prompt,
@@ -58,7 +59,7 @@ FIGURES = {
 }
 
 
-def measure_and_report(settings: Settings, files: TableFiles) -> None:
+def measure_and_report(settings: Settings, files: Outputs) -> None:
     """Measure every mode of `settings`, print its tables, write its record."""
     flags, console = settings.flags, files.console
     require_writable((flags.profile_dir or PROFILE_DIR) / "trace" if flags.profile else None)
@@ -101,7 +102,7 @@ def measure_and_report(settings: Settings, files: TableFiles) -> None:
     machine = record.machine.gpu or record.machine.cpu
     title = f"{name} on {machine}, {threads_text(record.threads)}"
     files.show(*(mode_table(f"{title}, {mode}", modes[mode], columns) for mode in modes))
-    console.print(f"record: {record.write(files.record)}")
+    console.print(f"record: {record.write(files.json)}")
     if flags.profile:
         for mode in settings.modes:
             console.print(f"trace: {measurement.trace(mode)}")

@@ -34,9 +34,8 @@ from asv_bench.output.console import print_sentences, print_table
 from asv_bench.output.issue_text import described, lasting_names, repeating
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import TableFiles
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.words import processes_apart
@@ -67,7 +66,7 @@ class Searching(Session):
         among: Mapping[str, Any],
         direction: Direction,
         plan: SearchPlan,
-        files: TableFiles,
+        files: Outputs,
         how: MeasuringOptions,
         hosts: FleetOptions | None = None,
     ) -> None:
@@ -109,7 +108,7 @@ class Bisecting(Searching):
         commits: list[Commit],
         direction: Direction,
         plan: SearchPlan,
-        files: TableFiles,
+        files: Outputs,
         how: MeasuringOptions,
         hosts: FleetOptions | None = None,
         *,
@@ -301,7 +300,7 @@ class SearchingFiles(Searching):
         ends: Sequence[tuple[str, Commit]],
         direction: Direction,
         plan: SearchPlan,
-        files: TableFiles,
+        files: Outputs,
         how: MeasuringOptions,
     ) -> None:
         if subject.labels:

@@ -27,10 +27,9 @@ from asv_bench.measure.software import differences
 from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
 from asv_bench.output.issue_text import described, lasting_names, place_of
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import TableFiles
 from asv_bench.output.table import percentage
 from asv_bench.session.exit_codes import ExitCode, exit_code, gate_text
-from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.words import processes_apart
@@ -108,7 +107,7 @@ class Comparing(Session):
         subject: DeclaredSubject,
         question: Question,
         plan: ComparisonPlan,
-        files: TableFiles,
+        files: Outputs,
         how: MeasuringOptions,
         hosts: FleetOptions | None = None,
     ) -> None:

@@ -15,7 +15,10 @@ from asv_bench.compare.plan import DEFAULT_MARGIN
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE, Commit, kind_of
-from asv_bench.output.record import REPOSITORY, TableFiles
+from asv_bench.output.console import make_console, print_table
+from asv_bench.output.destinations import STANDARD_OUTPUT, write_text
+from asv_bench.output.record import REPOSITORY, require_places
+from asv_bench.output.table import Table, to_csv
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
@@ -245,9 +248,12 @@ class MeasuringOptions:
     require_quiet: RequireQuiet = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outputs:
-    """Where a command's record and tables go."""
+    """Where a command's record and tables go, each tried before anything is measured.
+
+    "-" is standard output. Where a file goes there, everything else goes to standard error.
+    """
 
     json: Annotated[
         Path | None,
@@ -265,9 +271,29 @@ class Outputs:
         _file_option("--csv", "Where the table goes as CSV, raw values; - is standard output."),
     ] = None
 
-    def files(self) -> TableFiles:
-        """The files, each tried."""
-        return TableFiles(self.markdown, self.csv, self.json)
+    def __post_init__(self) -> None:
+        paths = (self.json, self.markdown, self.csv)
+        if paths.count(STANDARD_OUTPUT) > 1:
+            raise Refused("two files cannot both go to standard output: give one a name.")
+        require_places(*paths)
+        self.console = make_console(stderr=STANDARD_OUTPUT in paths)  # where the command prints
+
+    def show(self, *tables: Table, page: str | None = None) -> None:
+        """Print tables and write them to the files; `page` is the Markdown if it is more than they.
+
+        Raises MeasurementFailed if a file could not be written.
+        """
+        for table in tables:
+            print_table(self.console, table)
+        self.write(*tables, page=page)
+
+    def write(self, *tables: Table, page: str | None = None) -> None:
+        """The same without printing."""
+        if self.markdown is not None:
+            text = "\n".join(table.to_markdown() for table in tables) if page is None else page
+            write_text(self.markdown, text)
+        if self.csv is not None:
+            write_text(self.csv, to_csv(tables))
 
 
 def ends_of(

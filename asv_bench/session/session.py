@@ -22,12 +22,12 @@ from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.issue_text import environment_of, issue_text, repeating
-from asv_bench.output.record import WORKPLACE, Record, TableFiles, command_line
+from asv_bench.output.record import WORKPLACE, Record, command_line
 from asv_bench.output.table import Table
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.subjects.declared import DeclaredSubject
 
 
@@ -51,7 +51,7 @@ class Session(ABC):
         command: str,
         settings: Mapping[str, Any],
         subject: DeclaredSubject,
-        files: TableFiles,
+        files: Outputs,
         how: MeasuringOptions,
         hosts: FleetOptions | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class Session(ABC):
         """
         try:
             code = self.settle()
-            self.show(code, self._files.record)
+            self.show(code, self._files.json)
         finally:
             self._subject.forget()
         if code is ExitCode.INTERRUPTED:

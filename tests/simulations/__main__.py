@@ -19,7 +19,8 @@ from typing import Any
 from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import Record, TableFiles
+from asv_bench.output.record import Record
+from asv_bench.session.options import Outputs
 
 from . import bisect as of_bisect
 from . import changes as of_changes
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="where the record goes")
     parser.add_argument("--markdown", type=Path, help="where the table goes")
     asked = parser.parse_args(arguments)
-    files = TableFiles(asked.markdown, record=asked.json)
+    files = Outputs(asked.json, asked.markdown)
     runs = asked.runs or (10_000 if asked.what == "compare" else 1000)
     seeds = range(asked.seed, asked.seed + runs)
     settings: dict[str, Any] = {"runs": runs, "seed": asked.seed}
@@ -72,11 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command, table = "simulate_changes", of_changes.rates_table(rates, runs)
     record = Record(command, settings, results=results)
     files.show(table)
-    files.console.print(f"record: {record.write(files.record)}", highlight=False, soft_wrap=True)
+    files.console.print(f"record: {record.write(files.json)}", highlight=False, soft_wrap=True)
 
 
 def _done(
-    files: TableFiles, parts: Sequence[Sequence[Callable[[], Any]]], workers: int
+    files: Outputs, parts: Sequence[Sequence[Callable[[], Any]]], workers: int
 ) -> list[list[Any]]:
     """What the parts of each case come to."""
     done: list[list[Any]] = []

@@ -133,9 +133,9 @@ def test_the_real_benchmarks_run_where_there_is_no_git_history(tmp_path: Path) -
 def test_what_cannot_be_measured_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_module, "has_cuda_gpu", lambda: False)
     with pytest.raises(MeasurementFailed, match="no GPU here that torch can use"):
-        bench_module.bench(require_gpu=True, outputs=Outputs())
+        bench_module.bench(require_gpu=True, files=Outputs())
     with pytest.raises(Refused, match="exclude each other"):
-        bench_module.bench(quick=True, full=True, outputs=Outputs())
+        bench_module.bench(quick=True, full=True, files=Outputs())
     with pytest.raises(Refused, match="at least 1"):
         STANDARD.changed((), 0)
     with pytest.raises(Refused, match="not a regular expression"):

@@ -56,7 +56,7 @@ def test_the_help_lists_users_verbs_and_exit_codes_and_the_labs_apart() -> None:
 @pytest.mark.parametrize("line", ["report -q", "compare A B -q", "run wide -q"])
 def test_a_quiet_command_shows_no_progress(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Verbosity] = []
-    monkeypatch.setattr(Outputs, "files", lambda self: heard.append(verbosity()))
+    monkeypatch.setattr(Outputs, "__post_init__", lambda _: heard.append(verbosity()))
     for place in ("cli.report.Choice", "cli.compare.plan_of", "cli.run.settle"):
         monkeypatch.setattr(f"asv_bench.{place}", lambda *_, **__: heard.append(verbosity()))
     CliRunner().invoke(build_app(), line.split())

@@ -50,7 +50,7 @@ def as_seen(project: ToyProject, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
 
 def measure(*ranges: str, **options: Any) -> None:
     """`history` of the toy's one figure."""
-    given = {"hosts": FleetOptions(), "outputs": Outputs(), **options}
+    given = {"hosts": FleetOptions(), "files": Outputs(), **options}
     history_module.history([*ranges], benchmark=["track_step"], **given)
 
 

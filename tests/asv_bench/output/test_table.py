@@ -11,8 +11,8 @@ import pytest
 from printed_tables import printed
 
 from asv_bench.errors import Refused
-from asv_bench.output.record import TableFiles
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, to_csv
+from asv_bench.session.options import Outputs
 
 COLUMNS = (
     Column("benchmark", "benchmark", kind="name"),
@@ -76,14 +76,14 @@ def test_several_tables_in_one_file_are_told_apart() -> None:
 def test_tables_go_to_the_files_that_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    TableFiles(tmp_path / "t.md", tmp_path / "t.csv").show(TABLE)
+    Outputs(markdown=tmp_path / "t.md", csv=tmp_path / "t.csv").show(TABLE)
     assert (tmp_path / "t.md").read_text() == TABLE.to_markdown()
     assert (tmp_path / "t.csv").read_text() == to_csv([TABLE])
     assert "1,234.57" in capsys.readouterr().out
     # Nothing else goes to standard output where a file does.
-    TableFiles(csv=Path("-")).show(TABLE)
+    Outputs(csv=Path("-")).show(TABLE)
     said = capsys.readouterr()
     assert said.out == to_csv([TABLE])
     assert "1,234.57" in said.err
     with pytest.raises(Refused, match="two files cannot both go to standard output"):
-        TableFiles(record=Path("-"), csv=Path("-"))
+        Outputs(json=Path("-"), csv=Path("-"))
