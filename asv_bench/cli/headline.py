@@ -18,9 +18,8 @@ from asv_bench.output.record import REPOSITORY, Record, require_places, write_js
 from asv_bench.output.stored_json import positive, read_stored, text
 from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.process.environment import threads_text
-from asv_bench.process.machine import chosen_device, machine_facts
+from asv_bench.process.machine import REFERENCE_MACHINES, chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
-from asv_bench.session.options import place_of_figures
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
 HEADLINE = REPOSITORY / "reports" / "headline.json"
@@ -71,12 +70,18 @@ def headline(
     facts = machine_facts()
     if output is not None and output.suffix != ".json":
         raise Refused(f"--output must name a file that ends in .json, and {output} does not.")
-    target = place_of_figures(HEADLINE, output, facts)
+    kept = HEADLINE.relative_to(REPOSITORY)
+    if output is None and not facts.is_reference:
+        raise Refused(
+            f"{kept} is of a reference machine ({', '.join(REFERENCE_MACHINES)}) and this one is "
+            f"{facts.name!r}; say where its own goes with --output."
+        )
     if output is None and (quick or not set(HEADLINE_WORKLOADS) <= set(names)):
         raise Refused(
-            f"{HEADLINE.relative_to(REPOSITORY)} holds figures of {', '.join(HEADLINE_WORKLOADS)} "
-            "and perhaps others, at full size; say where these go with --output."
+            f"{kept} holds figures of {', '.join(HEADLINE_WORKLOADS)} and perhaps others, at full "
+            "size; say where these go with --output."
         )
+    target = output or HEADLINE
     table_path = target.with_suffix(".md")
     require_places(None, target, table_path)
     arguments = ["--quick"] if quick else []

@@ -19,7 +19,6 @@ from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import STANDARD_OUTPUT, write_text
 from asv_bench.output.record import REPOSITORY, require_places
 from asv_bench.output.table import Table, to_csv
-from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import EngineWorkload, OwnSuite
@@ -352,17 +351,3 @@ def parent_of(subject: DeclaredSubject, name: str) -> str:
     if name == WORKING_TREE or not subject.resolve(name).parents:
         raise Refused(f"{name} has no commit before it that could be meant; name all of them.")
     return f"{name}^"
-
-
-def place_of_figures(kept: Path, output: Path | None, facts: MachineFacts) -> Path:
-    """Where figures go: to `output`, or those of a reference machine to `kept`.
-
-    Raises Refused if neither is given.
-    """
-    if output is None and not facts.is_reference:
-        raise Refused(
-            f"{kept.relative_to(REPOSITORY)} is of a reference machine "
-            f"({', '.join(REFERENCE_MACHINES)}) and this one is {facts.name!r}; say where its own "
-            f"goes with --output."
-        )
-    return output or kept
