@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed, Refused
@@ -47,37 +47,27 @@ def write_text(path: Path, text: str) -> Path:
     are made, and "-" is standard output. Raises MeasurementFailed if it could not be written.
     """
     try:
-        _write(path, text)
+        if path == STANDARD_OUTPUT:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        elif path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, **_TEXT)  # a pipe, or a device
+        else:
+            # Through a symbolic link, as any other program writes.
+            _replace(path.resolve(), text)
     except (OSError, RuntimeError) as error:
         raise MeasurementFailed(f"{path} could not be written: {_reason(error)}.") from None
     return path
 
 
-def _write(path: Path, text: str) -> None:
-    if path == STANDARD_OUTPUT:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_text(text, **_TEXT)  # a pipe, or a device
-        return
-    # Through a symbolic link, as any other program writes.
-    target = path.resolve()
+def _replace(target: Path, text: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=target.parent, prefix=f".{target.name}.", delete=False, **_TEXT
-    ) as file:
-        try:
-            file.write(text)
-            file.flush()
-            # Temporary files are private; a report is as readable as any other file.
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(file.name, 0o666 & ~umask)
-            os.replace(file.name, target)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    beside = target.parent / f".{target.name}.{token_hex(4)}"
+    try:
+        beside.write_text(text, **_TEXT)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _reason(error: OSError | RuntimeError) -> str:
