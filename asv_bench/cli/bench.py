@@ -16,7 +16,6 @@ from asv_bench.history.history_session import measure_commits
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY, WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.environment import measured_threads, threads_text
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.session.options import (
     FigureProcesses,
@@ -28,7 +27,7 @@ from asv_bench.session.options import (
     Yes,
 )
 from asv_bench.subjects.own_suite import OwnSuite
-from asv_bench.words import first_of
+from asv_bench.words import counted, first_of
 
 
 def bench(
@@ -76,7 +75,8 @@ def bench(
         raise MeasurementFailed("--require-gpu was given, but no benchmark ran on the GPU.")
     facts = measured.record.machine
     device = facts.gpu or f"{facts.cpu}, {facts.cores} cores"
-    title = f"{commit[:8]} on {device} ({threads_text(measured_threads())}; torch {facts.torch})"
+    threads = counted(measured.record.threads, "thread")
+    title = f"{commit[:8]} on {device} ({threads}; torch {facts.torch})"
     files.show(figure_table(measured.figures, title))
     console.print(f"result: {results.relative_to(REPOSITORY) / facts.name}/{commit[:8]}-*.json")
     console.print(f"record: {measured.record.write(files.json)}")

@@ -17,9 +17,9 @@ from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, Record, require_places, write_json
 from asv_bench.output.stored_json import positive, read_stored, text
 from asv_bench.output.table import Column, Table, digits, percent
-from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import REFERENCE_MACHINES, chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
+from asv_bench.words import counted
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
 HEADLINE = REPOSITORY / "reports" / "headline.json"
@@ -108,7 +108,7 @@ def headline(
             # After each round, so that an interrupted run keeps them.
             rows = [headline_row(measured[place :: len(names)]) for place in range(len(names))]
             content = {"commit": record.tree.label, "machine": facts.to_json(), "rows": rows}
-            title = f"{facts.gpu or facts.cpu}, {threads_text(record.threads)}, "
+            title = f"{facts.gpu or facts.cpu}, {counted(record.threads, 'thread')}, "
             title += f"commit {record.tree.label}"
             if len(measured) < total:
                 content["incomplete"] = f"{len(measured)} of {total} processes"

@@ -18,10 +18,10 @@ from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Column, Row, Table, digits, percent
-from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import chosen_device
 from asv_bench.run.settings import PROFILE_DIR
 from asv_bench.session.options import Outputs
+from asv_bench.words import counted
 from asv_bench.workloads.named import WORKLOADS, workload_named
 
 _SHOWN = 20
@@ -61,7 +61,7 @@ def run(
     path.parent.mkdir(parents=True, exist_ok=True)
     record = Record("profile", asdict(window))
     console = files.console
-    threads = threads_text(record.threads)
+    threads = counted(record.threads, "thread")
     console.print(f"profiling {window.shape().name} with {window.model}, {threads}")
     record.look_around(console, [device])
 

@@ -12,9 +12,9 @@ from asv_bench.output.markdown import fenced, inline
 from asv_bench.output.record import Record, without_folders
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.output.table import Table
-from asv_bench.process.environment import threads_text
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.process.machine import MachineFacts
+from asv_bench.words import counted
 
 LIMIT = 65_000
 """Characters; GitHub takes 65,536 in one comment."""
@@ -73,7 +73,7 @@ def environment_of(
     machine = record.machine
     software = [f"Python {machine.python}", f"kvtrail {__version__}"]
     if with_torch:
-        threads = f"{threads_text(record.threads)} a process"
+        threads = f"{counted(record.threads, 'thread')} a process"
         software += [f"torch {machine.torch}", f"Triton {machine.triton}", threads]
     driver = f", driver {machine.driver}" if machine.gpu and machine.driver else ""
     return {

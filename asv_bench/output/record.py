@@ -20,9 +20,10 @@ from asv_bench.git.trees import WorkingTree, working_tree
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.redaction import words_without_secrets
-from asv_bench.process.environment import measured_threads, threads_text
+from asv_bench.process.environment import measured_threads
 from asv_bench.process.gpu import GpuState, gpu_state
 from asv_bench.process.machine import MachineFacts, Surroundings, look_around, machine_facts
+from asv_bench.words import counted
 
 SCHEMA = 1
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -96,7 +97,7 @@ class Record:
         """What was measured, on which machine and at which commit, above a table or a drawing."""
         machine = self.machine.gpu or self.machine.cpu
         commit = (self.tree.label or "none")[:9]
-        return f"{machine}, {threads_text(self.threads)}, {what}, commit {commit}"
+        return f"{machine}, {counted(self.threads, 'thread')}, {what}, commit {commit}"
 
     def default_path(self) -> Path:
         """A file name of its own under `reports/runs`, which git ignores."""

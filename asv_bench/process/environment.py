@@ -55,11 +55,6 @@ def measured_threads() -> int:
     return int(first)
 
 
-def threads_text(threads: int) -> str:
-    """A number of threads in words."""
-    return "1 thread" if threads == 1 else f"{threads} threads"
-
-
 def search_path(paths: Sequence[str]) -> str:
     """The paths as PYTHONPATH takes them; Refused if one holds the separator of its entries."""
     for path in paths:

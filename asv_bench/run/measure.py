@@ -18,9 +18,10 @@ from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import MISSING, Cell, Column, Row, Table, percent
-from asv_bench.process.environment import TRIAL_VARIABLE, threads_text
+from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.session.options import Outputs
+from asv_bench.words import counted
 from asv_bench.workloads.drive import (
     Mode,
     Prompt,
@@ -72,7 +73,7 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
     modes: dict[str, dict[str, Any]] = {}
     name = settings.workload.name
     total = len(settings.modes) * (flags.warmup_runs + flags.repeat_runs)
-    what = f"{name}, {threads_text(record.threads)}: building the engine"
+    what = f"{name}, {counted(record.threads, 'thread')}: building the engine"
     with Progress(console, what, total, "runs") as progress:
         measurement = Measurement(settings)
         record.results["engine"] = measurement.engine_facts()
@@ -100,7 +101,7 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
     # Who reads a stream sees its slow tokens, so percentiles count.
     columns = ("p50", "mean") if settings.delivery is None else ("p50", "p95", "p99", "mean")
     machine = record.machine.gpu or record.machine.cpu
-    title = f"{name} on {machine}, {threads_text(record.threads)}"
+    title = f"{name} on {machine}, {counted(record.threads, 'thread')}"
     files.show(*(mode_table(f"{title}, {mode}", modes[mode], columns) for mode in modes))
     console.print(f"record: {record.write(files.json)}")
     if flags.profile:

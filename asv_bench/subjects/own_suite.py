@@ -38,14 +38,13 @@ from asv_bench.process.environment import (
     measured_environment,
     measured_threads,
     search_path,
-    threads_text,
 )
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import chosen_device, has_cuda_gpu
 from asv_bench.subjects.axis import Commits, Variant
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
-from asv_bench.words import first_of
+from asv_bench.words import counted, first_of
 from asv_bench.workloads.named import WORKLOADS, workload_named
 
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
@@ -206,7 +205,7 @@ class OwnSuite(EngineSubject):
     def sentence(self) -> str:
         names = [entry.name for entry in self.entries]
         where = "the CPU" if self.devices == [CPU] else f"GPU {', '.join(self.devices)}"
-        threads = threads_text(measured_threads())
+        threads = counted(measured_threads(), "thread")
         return f"measuring {first_of(names, 4)} on {where}, {threads} a process"
 
     def to_json(self) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from asv_bench.measure.lives import CPU, shared_out
 from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import REPOSITORY, RUNS, Record, require_places, write_json
-from asv_bench.process.environment import threads_text
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
@@ -40,6 +39,7 @@ from asv_bench.studies.ladder.rung_process import RungAnswer, RungProcesses, Run
 from asv_bench.studies.ladder.rung_run import WATERFALL_WORKLOAD
 from asv_bench.studies.ladder.rungs import RUNGS, Rung, rungs_between
 from asv_bench.subjects.own_suite import devices_named
+from asv_bench.words import counted
 from asv_bench.workloads.named import default_model
 
 REPORTS = REPOSITORY / "reports"
@@ -193,7 +193,7 @@ class Climb:
         record.look_around(self._console, [place.device for place in self._places])
         console = self._console
         rungs, trials = len(self._rungs), len(self._trials)
-        threads = threads_text(record.threads)
+        threads = counted(record.threads, "thread")
         console.print(f"measuring {rungs} rungs and {trials} claims, {threads} a process")
         total = processes_expected(self._rungs, self._trials, self._plan.cap)
         try:
