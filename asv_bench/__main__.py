@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from errno import EDQUOT, ENOSPC
 from signal import SIGINT
 
 try:
     from rich.text import Text
 
-    from asv_bench.cli.commands import app_for, command_of
+    from asv_bench.cli.commands import app_for
     from asv_bench.errors import BenchError, Interrupted, NothingMeasured, Refused, missing_sentence
     from asv_bench.output.console import make_console
-    from asv_bench.output.record import IS_CHECKOUT, WORKPLACE
-    from asv_bench.process.checkout_lock import checkout_lock
     from asv_bench.process.environment import measured_environment
     from asv_bench.session.exit_codes import ExitCode
 except ModuleNotFoundError as error:
@@ -38,8 +34,7 @@ def main() -> None:
     # Before anything imports torch, for commands that measure in this very process.
     os.environ.update(measured_environment())
     try:
-        with session_of(sys.argv[1:]):
-            app_for(sys.argv[1:])()
+        app_for(sys.argv[1:])()
     except (KeyboardInterrupt, Interrupted) as error:
         said = str(error) or "nothing was measured."
         make_console(stderr=True).print(f"interrupted: {said}")
@@ -79,23 +74,6 @@ def sentence_of(error: Exception) -> str | None:
     if isinstance(error, OSError) and (error.filename or error.errno in (ENOSPC, EDQUOT)):
         return f"{error.filename or 'a file'}: {error.strerror}."
     return missing_sentence(error)
-
-
-def session_of(arguments: Sequence[str]) -> AbstractContextManager[None]:
-    """Keep other sessions away while a command line measures that must be alone.
-
-    Raises Refused where another one measures, or the command works in a checkout of kvtrail only.
-    """
-    command = command_of(arguments)
-    if command is None or {"--help", "--render"} & set(arguments):
-        return nullcontext()
-    if not (IS_CHECKOUT or command.is_for_any):
-        raise Refused(
-            f"{command.name} works in a checkout of kvtrail, by `python -m asv_bench "
-            f"{command.name}`. In a repository of your own, `kvtrail init` begins the file "
-            f"that compare, bisect and history measure by."
-        )
-    return checkout_lock(WORKPLACE) if command.is_alone else nullcontext()
 
 
 if __name__ == "__main__":

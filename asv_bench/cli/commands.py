@@ -1,4 +1,4 @@
-"""Every command: where it stands in the help, and how it gets along with other sessions."""
+"""Every command: where it stands in the help, and where it works."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from importlib import import_module
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from asv_bench import __version__
-from asv_bench.errors import Interrupted
+from asv_bench.errors import Interrupted, Refused
 from asv_bench.output.console import Verbosity, set_verbosity
+from asv_bench.output.record import IS_CHECKOUT
 from asv_bench.session.exit_codes import exit_codes_text
 
 COMMITS = "Compare commits"
@@ -108,6 +109,19 @@ def examples_text(command: str, name: str | None = None) -> str:
     return "\n\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
 
 
+class _OfCheckout(TyperCommand):
+    """A command that works in a checkout of kvtrail only."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not IS_CHECKOUT and not {"--help", "--render"} & set(args):
+            raise Refused(
+                f"{self.name} works in a checkout of kvtrail, by `python -m asv_bench "
+                f"{self.name}`. In a repository of your own, `kvtrail init` begins the file "
+                f"that compare, bisect and history measure by."
+            )
+        return super().parse_args(ctx, args)
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command, whose help is its function's docstring.
@@ -119,9 +133,13 @@ class Command:
     name: str
     place: str  # the module below asv_bench, and the function behind a colon
     panel: str
-    is_alone: bool = False  # whether it locks the checkout all the time, to write to reports/
     is_for_any: bool = False  # whether it works outside a checkout of kvtrail
     is_group: bool = False
+
+    @property
+    def kind(self) -> type[TyperCommand]:
+        """What typer makes of it."""
+        return TyperCommand if self.is_for_any else _OfCheckout
 
     def add_to(self, app: typer.Typer, *, hidden: bool = False) -> None:
         """Make it a command of an application."""
@@ -131,6 +149,7 @@ class Command:
             group = body()
             for own in group.registered_commands:
                 own.callback = _as_command(own.callback)
+                own.cls = _BY_NAME.get(own.name, self).kind
                 full = f"{self.name} {own.name}"
                 own.epilog = examples_text(full if full in EXAMPLES else self.name, own.name)
             app.add_typer(group, name=self.name, rich_help_panel=self.panel)
@@ -139,6 +158,7 @@ class Command:
             text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(body) or "")
             add = app.command(
                 self.name,
+                cls=self.kind,
                 help=text,
                 rich_help_panel=self.panel,
                 hidden=hidden,
@@ -163,10 +183,10 @@ COMMANDS = (
     Command("run", "cli.run:workloads", ENGINE, is_for_any=True, is_group=True),
     Command("scheduler", "cli.run:scheduler", ENGINE, is_for_any=True),
     Command("streaming", "cli.run:streaming", ENGINE, is_for_any=True),
-    Command("headline", "cli.headline:headline", ENGINE, is_alone=True),
+    Command("headline", "cli.headline:headline", ENGINE),
     Command("peers", "cli.peers:peers", ENGINE),
     Command("profile", "cli.profile:run", ENGINE),
-    Command("ladder", "studies.ladder.command:run", LAB, is_alone=True),
+    Command("ladder", "studies.ladder.command:run", LAB),
 )
 """In the order of the help: users' commands first, and `lab VERB` last."""
 _BY_NAME = {command.name: command for command in COMMANDS}
@@ -210,14 +230,6 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The application with the one command that a command line names, or with all."""
     name = next(iter(arguments[1:] if arguments[:1] == ["lab"] else arguments), "")
     return build_app(name) if name in _BY_NAME else build_app()
-
-
-def command_of(arguments: Sequence[str]) -> Command | None:
-    """The command of a command line; None where it names none."""
-    first, *others = [word for word in arguments if not word.startswith("-")] or [""]
-    if others and (first == "lab" or (first, others[0]) == ("run", "headline")):
-        first = others[0]
-    return _BY_NAME.get(first)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -14,9 +14,10 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import write_text
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import REPOSITORY, Record, require_places, write_json
+from asv_bench.output.record import REPOSITORY, WORKPLACE, Record, require_places, write_json
 from asv_bench.output.stored_json import positive, read_stored, text
 from asv_bench.output.table import Column, Table, digits, percent
+from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import REFERENCE_MACHINES, chosen_device, machine_facts
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.words import counted
@@ -95,7 +96,7 @@ def headline(
     folder = record.default_path().with_suffix("")
     measured: list[dict[str, Any]] = []
     total = processes * len(names)
-    with Progress(console, "headline", total) as progress:
+    with checkout_lock(WORKPLACE), Progress(console, "headline", total) as progress:
         # Workloads take turns, so that the machine's drift affects all alike.
         for process in range(processes):
             for name in names:

@@ -15,7 +15,8 @@ from asv_bench.errors import MeasurementFailed, Refused, require_packages
 from asv_bench.measure.lives import CPU, shared_out
 from asv_bench.output.console import make_console, print_sentences, print_table
 from asv_bench.output.progress import Progress
-from asv_bench.output.record import REPOSITORY, RUNS, Record, require_places, write_json
+from asv_bench.output.record import REPOSITORY, RUNS, WORKPLACE, Record, require_places, write_json
+from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
 from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
@@ -132,7 +133,8 @@ def run(
             f"{', '.join(untried)}."
         )
     climb = Climb(RungProcesses(settings), climbed, trials, chosen, plan, record, console)
-    climb.run(is_exact=settings.dtype == "float32")
+    with checkout_lock(WORKPLACE):
+        climb.run(is_exact=settings.dtype == "float32")
     climb.print_answer()
     if climb.is_interrupted:
         console.print(f"record: {record.write()}", highlight=False, soft_wrap=True)

@@ -53,6 +53,19 @@ def test_the_help_lists_users_verbs_and_exit_codes_and_the_labs_apart() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [("bench --list", True), ("run headline", True), ("lab ladder --rungs 0", True),
+     ("bench --help", False), ("lab ladder --render --help", False), ("run --list", False)],
+)  # fmt: skip
+def test_what_only_a_checkout_can_is_refused_elsewhere(
+    line: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asv_bench.cli.commands.IS_CHECKOUT", False)
+    done = CliRunner().invoke(build_app(), line.split())
+    assert ("works in a checkout of kvtrail, by `python" in str(done.exception)) == is_refused
+
+
 @pytest.mark.parametrize("line", ["report -q", "compare A B -q", "run wide -q"])
 def test_a_quiet_command_shows_no_progress(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Verbosity] = []
