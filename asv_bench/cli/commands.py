@@ -183,7 +183,7 @@ COMMANDS = (
     Command("run", "cli.run:workloads", ENGINE, is_for_any=True, is_group=True),
     Command("scheduler", "cli.run:scheduler", ENGINE, is_for_any=True),
     Command("streaming", "cli.run:streaming", ENGINE, is_for_any=True),
-    Command("headline", "cli.headline:headline", ENGINE),
+    Command("headline", "cli.run:headline", ENGINE),
     Command("peers", "cli.peers:peers", ENGINE),
     Command("profile", "cli.profile:run", ENGINE),
     Command("ladder", "studies.ladder.command:run", LAB),

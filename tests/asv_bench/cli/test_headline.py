@@ -14,9 +14,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-import asv_bench.cli.headline as headline
+import asv_bench.cli.run as headline
 from asv_bench.cli.commands import build_app
-from asv_bench.cli.headline import HEADLINE, headline_row, headline_table, process_at
+from asv_bench.cli.run import HEADLINE, headline_row, headline_table, process_at
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.record import write_json
 from asv_bench.process.machine import machine_facts

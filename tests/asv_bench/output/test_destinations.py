@@ -42,7 +42,7 @@ MEASURING = (
     "asv_bench.subjects.choose.OwnSuite",
     "asv_bench.history.standing.stored_changes",
     "asv_bench.cli.profile.torch_trace",
-    "asv_bench.cli.headline.run_process",
+    "asv_bench.cli.run.run_process",
     "asv_bench.run.measure.Measurement",
 )
 

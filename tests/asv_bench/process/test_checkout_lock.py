@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from asv_bench.cli import headline
+from asv_bench.cli import run as headline
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY
