@@ -142,7 +142,7 @@ def headline(
         for process in range(processes):
             for name in names:
                 label = f"{name}, process {process + 1}"
-                progress.name(label)
+                progress.show(what=label)
                 path = folder / f"{name}-{process}.json"
                 run_process(label, name, arguments, path)
                 measured.append(process_at(path))

@@ -48,7 +48,7 @@ class Progress:
 
     def show(
         self,
-        done: int,
+        done: int | None = None,
         what: str | None = None,
         *,
         total: int | None = None,
@@ -60,11 +60,11 @@ class Progress:
         """
         if done == 0:
             self._since = None
-        elif self._since is None:
+        elif done and self._since is None:
             # What comes before the first, such as compiling, says nothing of the others, and all
             # before it may be those of an earlier run.
             self._since = (time.monotonic(), done)
-        self._done = done
+        self._done = self._done if done is None else done
         self._what = what or self._what
         self._total = total or self._total
         self._seconds_left = seconds_left
@@ -73,10 +73,6 @@ class Progress:
     def advance(self, what: str | None = None) -> None:
         """Say that one more is done."""
         self.show(self._done + 1, what)
-
-    def name(self, what: str) -> None:
-        """Say what is being done."""
-        self.show(self._done, what)
 
     def prepare(self, what: str) -> None:
         """Say what is prepared; "": that is over."""

@@ -80,7 +80,7 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
         record.threads = measurement.engine_threads
 
         for mode in settings.modes:
-            progress.name(f"{name}: {mode}")
+            progress.show(what=f"{name}: {mode}")
             samples: list[RunSample] = []
             for sample in measurement.runs(mode):
                 progress.advance()

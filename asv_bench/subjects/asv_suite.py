@@ -191,7 +191,7 @@ class AsvSuite(DeclaredSubject):
             table, cache = self._text.subject, trees.CACHE
             made = trees.Trees(self.axis.variant, table, self.pinned, self._where, cache, processes)
             self.remarks, laid = made.remarks, made.lay_out(commit.hash)
-            bar.name(what)
+            bar.show(what=what)
             listing = laid.out / f"benchmarks-{key}.json"
             if not listing.is_file():
                 unfinished = listing.with_suffix(f".{os.getpid()}")

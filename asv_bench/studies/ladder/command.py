@@ -273,7 +273,7 @@ class _Shown:
 
     def says(self, what: str) -> None:
         """Name what is being done."""
-        self._bar.name(what)
+        self._bar.show(what=what)
 
     def ran(self, rung: Rung, answer: RungAnswer) -> None:
         """See `ladder_run.Watcher`."""
