@@ -68,7 +68,7 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
     if settings.note:
         record.notes.append(settings.note)
         console.print(settings.note)
-    record.look_around(console, [settings.device])
+    record.look_around(console, [settings.engine["device"]])
 
     modes: dict[str, dict[str, Any]] = {}
     name = settings.workload.name
@@ -94,7 +94,14 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
                         f"{sample.wall_s:.3f} s, decode {sample.decode_s:.3f} s"
                     )
             modes[mode] = measurement.figures(mode, samples)
-            record.results.setdefault("runs", each_run(samples))
+            # Of each run, tokens a second of total time.
+            figures = {
+                "step_ms": [one.decode_step_ms for one in samples],
+                "tpot_ms": [1e3 * float(np.median(one.of_requests("tpot"))) for one in samples],
+                "ttft_ms": [1e3 * float(np.median(one.of_requests("ttft"))) for one in samples],
+                "tokens_per_s": [one.total_tokens_per_s for one in samples],
+            }
+            record.results.setdefault("runs", figures)
     bandwidth = measurement.bandwidth
     record.results |= {"read_bandwidth": bandwidth and asdict(bandwidth), "modes": modes}
 
@@ -107,16 +114,6 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
     if flags.profile:
         for mode in settings.modes:
             console.print(f"trace: {measurement.trace(mode)}")
-
-
-def each_run(samples: Sequence[RunSample]) -> dict[str, list[float]]:
-    """A figure of each run: milliseconds, and tokens a second of total time."""
-    return {
-        "step_ms": [sample.decode_step_ms for sample in samples],
-        "tpot_ms": [1e3 * float(np.median(sample.of_requests("tpot"))) for sample in samples],
-        "ttft_ms": [1e3 * float(np.median(sample.of_requests("ttft"))) for sample in samples],
-        "tokens_per_s": [sample.total_tokens_per_s for sample in samples],
-    }
 
 
 def mode_table(title: str, figures: Mapping[str, Any], columns: tuple[str, ...]) -> Table:
@@ -181,7 +178,7 @@ class Measurement:
         """The figures of one mode's runs together."""
         workload = self._settings.workload
         step = statistics.median(sample.step_ms(workload) for sample in samples)
-        self.bandwidth = self.bandwidth or read_bandwidth(self._settings.device)
+        self.bandwidth = self.bandwidth or read_bandwidth(self._settings.engine["device"])
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
         bandwidth = None if mode == "naive" else self.bandwidth
         floor = workload.floor_ms(self._engine.model_config, self._dtype, bandwidth)
@@ -229,7 +226,7 @@ class Measurement:
         directory = self._settings.flags.profile_dir or PROFILE_DIR
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{self._settings.command}-{mode}-{os.getpid()}.trace.json.gz"
-        with traced(self._settings.device, str(path)):
+        with traced(self._settings.engine["device"], str(path)):
             self.run_once(mode)
         return path
 
@@ -241,11 +238,8 @@ class Measurement:
 
         made = engine.Engine(engine.EngineConfig(**self._settings.engine))
         self.engine_threads = torch.get_num_threads()
+        self._dtype = str(made.dtype).removeprefix("torch.")
         return made
-
-    @property
-    def _dtype(self) -> str:
-        return str(self._engine.dtype).removeprefix("torch.")
 
     def _sampling_params(self) -> list[SamplingParams]:
         from engine import SamplingParams

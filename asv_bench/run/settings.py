@@ -135,11 +135,10 @@ class Settings:
 
     command: str
     flags: RunFlags
-    device: str  # "cpu" or a CUDA device, with "auto" decided
     # The requests; it has a workload's name only if it is exactly that workload.
     workload: Workload
     prompts: list[Prompt] | None  # None: the workload's own
-    engine: dict[str, Any]  # fields of `EngineConfig`
+    engine: dict[str, Any]  # fields of `EngineConfig`, the device decided
     sampling: dict[str, Any]  # fields of `SamplingParams`
     tokenizer: Tokenizer | None  # None unless prompts are text
     due_s: list[float]  # of each request in the online mode
@@ -203,7 +202,6 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
     return Settings(
         command=command,
         flags=flags,
-        device=device,
         workload=workload,
         prompts=prompts,
         engine=engine,
