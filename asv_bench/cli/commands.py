@@ -67,8 +67,7 @@ class _Saying:
     def __post_init__(self) -> None:
         if self.quiet and self.verbose:
             raise typer.BadParameter("--quiet and --verbose exclude each other.")
-        if self.quiet or self.verbose:
-            set_verbosity(Verbosity.QUIET if self.quiet else Verbosity.VERBOSE)
+        set_verbosity(Verbosity(Verbosity.NORMAL + self.verbose - self.quiet))
 
 
 def _as_command(body: Callable[..., None]) -> Callable[..., None]:
@@ -167,14 +166,13 @@ class Command:
             add(_as_command(body))
 
 
-CALIBRATE = Command("calibrate", "cli.calibrate:calibrate", COMMITS, is_for_any=True)
 COMMANDS = (
     Command("compare", "cli.compare:compare", COMMITS, is_for_any=True),
     Command("bisect", "cli.bisect:bisect", COMMITS, is_for_any=True),
     Command("explain", "cli.explain:explain", COMMITS, is_for_any=True),
     Command("fixed", "cli.fixed:fixed", COMMITS, is_for_any=True),
     Command("swap", "cli.swap:swap", COMMITS, is_for_any=True),
-    CALIBRATE,
+    Command("calibrate", "cli.calibrate:calibrate", COMMITS, is_for_any=True),
     Command("init", "cli.init:init", COMMITS, is_for_any=True),
     Command("history", "cli.history:history", RESULTS, is_for_any=True),
     Command("changes", "cli.changes:changes", RESULTS, is_for_any=True),
@@ -196,7 +194,6 @@ class _Program(TyperGroup):
     """All commands; Ctrl-C ends each of them with a sentence."""
 
     def invoke(self, ctx: Any) -> Any:
-        set_verbosity(Verbosity.NORMAL)
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, typer.Abort) as error:
@@ -220,8 +217,8 @@ def build_app(name: str = "") -> typer.Typer:
     for command in COMMANDS:
         if name in ("", command.name):
             command.add_to(lab if command.panel == LAB else app)
-    if name in ("", CALIBRATE.name):
-        CALIBRATE.add_to(lab, hidden=True)
+            if command.name == "calibrate":
+                command.add_to(lab, hidden=True)
     app.add_typer(lab, rich_help_panel=LAB)
     return app
 
