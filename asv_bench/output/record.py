@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 import sys
@@ -137,16 +136,5 @@ def require_places(record: Path | None, *beside: Path | None) -> None:
 
 def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
     """Write JSON in one piece; figures that are not finite become null."""
-    text = json.dumps(finite(content), indent=indent, allow_nan=False)
-    write_text(path, f"{text}\n")
-
-
-def finite(value: Any) -> Any:
-    """The same JSON-ready value with NaN and infinities replaced by None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [finite(entry) for entry in value]
-    return value
+    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
+    write_text(path, f"{json.dumps(finite, indent=indent)}\n")
