@@ -108,11 +108,12 @@ def examples_text(command: str, name: str | None = None) -> str:
     return "\n\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
 
 
-class _OfCheckout(TyperCommand):
-    """A command that works in a checkout of kvtrail only."""
+class _Verb(TyperCommand):
+    """A command as typer runs it; some work in a checkout of kvtrail only."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not IS_CHECKOUT and not {"--help", "--render"} & set(args):
+        works = IS_CHECKOUT or self.name not in _BY_NAME or _BY_NAME[self.name].is_for_any
+        if not works and not {"--help", "--render"} & set(args):
             raise Refused(
                 f"{self.name} works in a checkout of kvtrail, by `python -m asv_bench "
                 f"{self.name}`. In a repository of your own, `kvtrail init` begins the file "
@@ -135,11 +136,6 @@ class Command:
     is_for_any: bool = False  # whether it works outside a checkout of kvtrail
     is_group: bool = False
 
-    @property
-    def kind(self) -> type[TyperCommand]:
-        """What typer makes of it."""
-        return TyperCommand if self.is_for_any else _OfCheckout
-
     def add_to(self, app: typer.Typer, *, hidden: bool = False) -> None:
         """Make it a command of an application."""
         module, _, function = self.place.partition(":")
@@ -148,7 +144,7 @@ class Command:
             group = body()
             for own in group.registered_commands:
                 own.callback = _as_command(own.callback)
-                own.cls = _BY_NAME.get(own.name, self).kind
+                own.cls = _Verb
                 full = f"{self.name} {own.name}"
                 own.epilog = examples_text(full if full in EXAMPLES else self.name, own.name)
             app.add_typer(group, name=self.name, rich_help_panel=self.panel)
@@ -157,7 +153,7 @@ class Command:
             text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(body) or "")
             add = app.command(
                 self.name,
-                cls=self.kind,
+                cls=_Verb,
                 help=text,
                 rich_help_panel=self.panel,
                 hidden=hidden,

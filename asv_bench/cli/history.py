@@ -25,11 +25,11 @@ from asv_bench.session.options import (
     Metrics,
     Outputs,
     ResultsFolder,
+    SubjectOptions,
     SubjectPath,
     Yes,
     differing,
 )
-from asv_bench.subjects.choose import Choice
 
 
 def history(
@@ -63,8 +63,7 @@ def history(
 ) -> None:
     """Measure ranges of commits and build the page of how the figures moved."""
     console = files.console
-    is_elsewhere = hosts.address is not None
-    choice = Choice(file=subject, axis=axis, patterns=benchmark or (), is_elsewhere=is_elsewhere)
+    choice = SubjectOptions(subject, axis).choice(patterns=benchmark, hosts=hosts)
     declared = choice.declared("history")
     histories = Histories.of_subject(declared, results)
     histories.require_ready()

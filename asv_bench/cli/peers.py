@@ -81,8 +81,7 @@ def peers(
     process runs all workloads of one model. Exit codes: 0 peers were measured; 1 no peer gave a
     figure; 2 refused; 5 there is none here; 130 interrupted, and the same command goes on.
     """
-    if svg is not None:
-        require_writable(svg)
+    require_writable(svg)
     device = chosen_device("auto")
     works = [
         (
