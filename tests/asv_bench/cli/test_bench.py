@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -25,10 +24,6 @@ def toy(tmp_path: Path) -> ToyProject:
     return make_project(tmp_path / "project", commits=1)
 
 
-def run_bench(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_ruler(root, "bench", *arguments)
-
-
 def steps(results: Path) -> dict[str, tuple[float, ...]]:
     return {
         figure.commit: figure.samples
@@ -41,7 +36,7 @@ def test_a_clean_tree_is_filed_as_head_and_a_changed_one_never(toy: ToyProject) 
     head = toy.commits[0]
     arguments = ("--rounds", "2", "--benchmark", "track_step")
 
-    clean = run_bench(toy.root, *arguments, "--benchmark", "track_threads")
+    clean = run_ruler(toy.root, "bench", *arguments, "--benchmark", "track_threads")
     assert clean.returncode == 0, clean.stderr
     assert f"measuring HEAD, {head[:8]}" in clean.stdout
     assert "result: reports/asv/own-toy/" in clean.stdout
@@ -55,7 +50,7 @@ def test_a_clean_tree_is_filed_as_head_and_a_changed_one_never(toy: ToyProject) 
     assert (record["commit"], record["settings"]["results"]) == (head, "reports/asv")
 
     toy.set_engine(5)
-    dirty = run_bench(toy.root, *arguments)
+    dirty = run_ruler(toy.root, "bench", *arguments)
     assert dirty.returncode == 0, dirty.stderr
     said = " ".join(dirty.stdout.split())
     assert f"differs from HEAD ({head[:8]}) in engine/__init__.py" in said
@@ -74,14 +69,14 @@ def test_fewer_samples_replace_none_and_only_what_was_measured_now_is_printed(
     toy: ToyProject,
 ) -> None:
     head = toy.commits[0]
-    first = run_bench(toy.root, "--rounds", "2", "--benchmark", "track_(step|ruler)")
+    first = run_ruler(toy.root, "bench", "--rounds", "2", "--benchmark", "track_(step|ruler)")
     [file] = (toy.root / "reports" / "asv" / "own-toy").glob(f"{head[:8]}-*.json")
     listed = toy.root / "reports" / "asv" / "benchmarks.json"
     # As it was when this began at another line of the source: git tracks the list.
     listed.write_text(re.sub(r"sharing:\d+", "sharing:1", listed.read_text()))
     before, list_before = file.read_bytes(), listed.read_text()
     assert "sharing:1" in list_before
-    second = run_bench(toy.root, "--rounds", "1", "--benchmark", "track_step")
+    second = run_ruler(toy.root, "bench", "--rounds", "1", "--benchmark", "track_step")
     assert (first.returncode, second.returncode) == (0, 0), second.stdout + second.stderr
     assert steps(toy.root / "reports" / "asv") == {head: (1.0, 1.0)}
     assert "ruler" in first.stdout
@@ -96,17 +91,17 @@ def test_fewer_samples_replace_none_and_only_what_was_measured_now_is_printed(
 
 
 def test_a_failing_benchmark_fails_the_command_but_keeps_the_rest(toy: ToyProject) -> None:
-    done = run_bench(toy.root, "--rounds", "1", "--benchmark", "track_(step|failure)")
+    done = run_ruler(toy.root, "bench", "--rounds", "1", "--benchmark", "track_(step|failure)")
     assert done.returncode == 1
     assert (
         "1 benchmarks failed and gave no figure: toy.Broken.track_failure (ArithmeticError: "
         "planted failure)"
     ) in " ".join(done.stderr.split())
     assert "1.00 s" in done.stdout
-    broken = run_bench(toy.root, "--rounds", "1", "--benchmark", "track_failure")
+    broken = run_ruler(toy.root, "bench", "--rounds", "1", "--benchmark", "track_failure")
     assert broken.returncode == 1
     assert "cannot be measured: ArithmeticError: planted failure" in broken.stderr
-    unmatched = run_bench(toy.root, "--benchmark", "no_such_benchmark")
+    unmatched = run_ruler(toy.root, "bench", "--benchmark", "no_such_benchmark")
     assert unmatched.returncode == 2
     assert "'no_such_benchmark' is found in none of the 5 benchmarks" in unmatched.stderr
 
@@ -117,8 +112,9 @@ def test_the_real_benchmarks_run_where_there_is_no_git_history(tmp_path: Path) -
     for name in (*MEASURED_PACKAGES, "asv_bench"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "asv.conf.json", tmp_path)
-    done = run_bench(
+    done = run_ruler(
         tmp_path,
+        "bench",
         "--rounds=1",
         "--benchmark=scheduler.Scheduler.track_(step_time|tpot|ttft|seconds_per_token)",
         "--benchmark=AppendBookkeeping.*'array', 64",

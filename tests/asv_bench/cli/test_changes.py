@@ -7,27 +7,23 @@ import math
 import platform
 import re
 import statistics
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_pairs import FIRST_LOOK, ScriptedPairs
+from simulated_pairs import FIRST_LOOK, Answer, ScriptedPairs
 from stored_figures import SERIES, figures, hash_of, steps
 from toy_project import git
-from typer.testing import CliRunner
 
-from asv_bench.cli.commands import build_app
-from asv_bench.compare import noise_pools
 from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.asv_selection import Entry, select
 from asv_bench.history.standing import INTERRUPTED
-from asv_bench.measure import log
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.process.machine import machine_facts
-from asv_bench.session import session
 from asv_bench.subjects import choose
 from asv_bench.subjects.own_suite import OwnSuite
 
@@ -37,8 +33,9 @@ HERE = machine_facts().name
 class Project:
     """A project with stored results of this machine, and a fake machine to compare."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, root: Path, invoke: Callable[..., Answer]) -> None:
         self.root = root
+        self.invoke = invoke
         self.true_effect = 0.05
         self.compared: list[tuple[str, str]] = []
         self.unusable: str | None = None
@@ -51,12 +48,6 @@ class Project:
             json.dumps({SERIES.benchmark: description, "version": 2})
         )
         self.folder = self.measure_on(HERE)
-        monkeypatch.setattr(choose, "OwnSuite", lambda _: self.suite(root))
-        monkeypatch.setattr(choose, "REPOSITORY", root)
-        monkeypatch.setattr(session, "WORKPLACE", root)
-        for module in (log, noise_pools):
-            monkeypatch.setattr(module, "FOLDER", root / ".asv" / module.__name__)
-        monkeypatch.chdir(root)
 
     def measure_on(self, machine: str) -> Path:
         """Store a step on a machine; its folder."""
@@ -140,10 +131,6 @@ class Project:
         return Recorded(lambda *_: 1 + project.true_effect + noise.normal(0, 0.003), benchmarks)
 
     @property
-    def record(self) -> dict:
-        return json.loads((self.root / "record.json").read_text())
-
-    @property
     def page(self) -> str:
         """What people read on the page of this machine, in one line."""
         page = (self.root / "reports" / "pages" / "index.html").read_text()
@@ -151,16 +138,17 @@ class Project:
         return " ".join(re.sub(r"<[^>]*>", " ", first).split())
 
     def run(self, *arguments: str) -> tuple[int, str, list[dict]]:
-        path = self.root / "record.json"
-        result = CliRunner().invoke(build_app(), ["changes", "--json", str(path), *arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result.exit_code, result.output, self.record["results"]["changes"]
+        code, said, self.record = self.invoke(self.suite(self.root), "changes", *arguments)
+        return code, said, self.record["results"]["changes"]
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    return Project(tmp_path, monkeypatch)
+def project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Callable[..., Answer]
+) -> Project:
+    monkeypatch.setattr(choose, "REPOSITORY", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return Project(tmp_path, invoke)
 
 
 def test_a_change_that_stands_is_a_regression_and_another_machines_is_a_candidate(

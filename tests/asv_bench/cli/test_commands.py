@@ -1,4 +1,4 @@
-"""The command line as a whole: verbs, exit codes, version, and how much it says."""
+"""The command line as a whole: verbs, exit codes, version, names, and how much it says."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from declared_repository import DeclaredRepository
 from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -23,11 +24,13 @@ from asv_bench import __version__
 from asv_bench.cli.commands import COMMANDS, LAB, build_app
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
+from asv_bench.history.asv_selection import Entry
 from asv_bench.output.console import Verbosity, set_verbosity, verbosity
 from asv_bench.output.progress import Progress
 from asv_bench.session.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.session.options import Outputs
-from asv_bench.subjects.own_suite import EngineWorkload
+from asv_bench.subjects import own_suite
+from asv_bench.subjects.own_suite import EngineWorkload, OwnSuite
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -117,7 +120,7 @@ def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def test_the_help_of_every_command_has_examples_that_its_command_line_takes() -> None:
-    for name, command in leaves(get_command(build_app())):
+    for name, command in leaves(VERBS):
         lines = [line for line in (command.epilog or "").split("\n\n") if "kvtrail" in line]
         assert lines, name
         assert "Raises" not in command.help, name
@@ -131,7 +134,7 @@ def test_the_help_of_every_command_has_examples_that_its_command_line_takes() ->
 
 def test_the_line_that_measures_a_workload_is_one_that_run_takes() -> None:
     _, *words = shlex.split(EngineWorkload("single", batch=2).line().partition("asv_bench")[2])
-    commands = dict(leaves(get_command(build_app())))
+    commands = dict(leaves(VERBS))
     assert commands["run single"].make_context("single", words[1:]).params["batch"] == 2
 
 
@@ -141,12 +144,10 @@ def test_the_line_that_measures_a_workload_is_one_that_run_takes() -> None:
      ("changes", ("--workload",)), ("calibrate", ("--fleet",))],
 )  # fmt: skip
 def test_verbs_that_judge_can_all_do_what_any_can(verb: str, but: Sequence[str]) -> None:
-    command = VERBS.commands[verb]
-    known = {option for one in command.params for option in one.opts}
+    known = {option for one in VERBS.commands[verb].params for option in one.opts}
     abilities = ("--resume", "--fleet", "--workload", "--margin", "--require-quiet", "--anyway")
     outputs = ("--json", "--markdown", "--csv", "--require-gpu", "--devices", "--subject")
     assert {*abilities, *outputs} - known == set(but)
-    assert "Raises" not in command.help
 
 
 @pytest.mark.parametrize(
@@ -208,3 +209,37 @@ def test_numbers_that_are_none_are_refused_by_each_option(
 )
 def test_exit_codes(verdicts: str, gate: str, code: ExitCode) -> None:
     assert exit_code(list(map(Verdict, verdicts.split(", "))), parse_gate(gate)) is code
+
+
+NAMES = (
+    "scheduler.Scheduler.track_step_time('gpt2-tiny')",
+    "scheduler.Scheduler.track_step_time('gpt2')",
+    "host.Startup.track_import",
+)
+TABLES = """
+[subject]
+name = "toy"
+measure = "true"
+[metrics.tokens]
+path = "tokens"
+"""
+
+
+@pytest.mark.parametrize("command", ["compare", "bisect", "bench", "history"])
+def test_names_are_printed_whole_one_a_line(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    entries = [Entry(name, name, "seconds") for name in NAMES]
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(OwnSuite, "all_entries", lambda suite: entries)
+    monkeypatch.setattr(own_suite, "has_cuda_gpu", lambda: False)
+    # Without the arguments that the command wants for measuring.
+    done = CliRunner().invoke(build_app(), [command, "--list"])
+    assert done.exit_code == 0, done.output
+    # Not those that this machine would refuse.
+    assert done.output.splitlines() == [NAMES[0], NAMES[2]]
+
+
+def test_the_metrics_of_a_subject_are_printed(tmp_path: Path) -> None:
+    file = DeclaredRepository.make(tmp_path / "toy", TABLES, "").root / "kvtrail.toml"
+    done = CliRunner().invoke(build_app(), ["bisect", "--list", "--subject", str(file)])
+    assert done.exit_code == 0, done.output
+    assert done.output.split() == ["tokens", "wall_s", "peak_rss_bytes", "peak_gpu_bytes"]
