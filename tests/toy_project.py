@@ -22,47 +22,25 @@ TOY_BENCHMARK = '''
 
 import os
 
-from .sharing import SharesRuns, check_identity, shared_figure, tracked
+from .sharing import CommitBenchmark, SharesRuns, shared, tracked
 
 
-def measure():
-    import asv_bench.process.environment
-    import engine
+class Toy(SharesRuns, batch=[8]):
+    def run(self, batch):
+        import asv_bench.process.environment
+        import engine
 
-    threads = int(os.environ["OMP_NUM_THREADS"])
-    process = os.getpid()
-    return {"step": engine.STEP, "process": process, "ruler": asv_bench.RULER, "threads": threads}
+        threads, process = int(os.environ["OMP_NUM_THREADS"]), os.getpid()
+        told = {"ruler": asv_bench.RULER, "threads": threads}
+        return {"step": engine.STEP, "process": process, **told}
 
-
-class Toy(SharesRuns):
-    params = ([8],)
-    param_names = ["batch"]
-
-    def setup(self, batch):
-        check_identity()
-
-    @tracked()
-    def track_step(self, batch):
-        return shared_figure("toy", "step", measure)
-
-    @tracked(unit="pid")
-    def track_process(self, batch):
-        return shared_figure("toy", "process", measure)
-
-    @tracked(unit="ruler")
-    def track_ruler(self, batch):
-        return shared_figure("toy", "ruler", measure)
+    track_step = shared("step", "")
+    track_process = shared("process", "", unit="pid")
+    track_ruler = shared("ruler", "", unit="ruler")
+    track_threads = shared("threads", "", unit="threads")
 
 
-    @tracked(unit="threads")
-    def track_threads(self, batch):
-        return shared_figure("toy", "threads", measure)
-
-
-class Broken:
-    def setup(self):
-        check_identity()
-
+class Broken(CommitBenchmark):
     @tracked()
     def track_failure(self):
         raise ArithmeticError("planted failure")

@@ -59,7 +59,6 @@ class BucketPadding(OfModel, model=MODELS, batch=[9, 17, 33, 65, 129]):
 class GraphCapture(OfModel):
     """Capturing decode steps of up to 256 rows, and prefills, when an engine is built."""
 
-    timeout = 300.0
     is_for_cpu = False
 
     @tracked()

@@ -186,8 +186,6 @@ class HostShare(runs.OfModel, model=runs.MODELS, batch=BATCHES):
 class Startup(SharesRuns):
     """What every measured process pays before its first token."""
 
-    timeout = 300.0
-
     def run(self) -> Figures:
         return dict(zip(("import", "first_token"), _started(), strict=True))
 

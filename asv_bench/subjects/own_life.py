@@ -50,9 +50,6 @@ def measure(folder: str, name: str) -> dict[str, Any]:
     started = time.monotonic()
     try:
         benchmark = get_benchmark_from_name(folder, name)
-        before = _runs_taken()
-        if benchmark.setup_cache_key is not None:
-            benchmark.set_cache(benchmark.do_setup_cache())
         if reason := _skipped_by_setup(benchmark):
             outcome["absence"] = (reason, False)
         else:
@@ -61,9 +58,8 @@ def measure(folder: str, name: str) -> dict[str, Any]:
             finally:
                 benchmark.do_teardown()
             outcome["samples"] = _samples(result)
-            outcome["windows"] = result.get("windows", []) if isinstance(result, dict) else []
-        after = _runs_taken()
-        outcome["run"] = next((run for run in after if after[run] != before.get(run)), None)
+            if isinstance(result, dict):
+                outcome |= {key: result[key] for key in ("windows", "run") if key in result}
     except SkipNotImplemented as skip:
         outcome["absence"] = (str(skip) or "the benchmark was skipped", False)
     except Exception as error:
@@ -82,12 +78,6 @@ def _skipped_by_setup(benchmark: Any) -> str:
     if not is_skipped:
         return ""
     return said.getvalue().strip().removeprefix("asv: skipped: ") or "its parameters are skipped"
-
-
-def _runs_taken() -> dict[str, int]:
-    sharing = sys.modules.get("benchmarks.sharing")
-    taken: dict[str, int] = {} if sharing is None else sharing.runs_taken()
-    return taken
 
 
 def _samples(result: Any) -> list[float]:

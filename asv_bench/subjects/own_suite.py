@@ -30,7 +30,6 @@ from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.output.destinations import require_writable
 from asv_bench.process.environment import (
-    ENVIRONMENT_TYPE,
     MEASURED_PACKAGES,
     THREADS_VARIABLE,
     TRIAL_VARIABLE,
@@ -99,15 +98,11 @@ class OwnSuite(EngineSubject):
     entries: tuple[Entry, ...] = ()  # the chosen benchmarks
 
     def __init__(self, root: Path) -> None:
-        environment = str(environment_of(root))
         # Said before anything is measured: its commits lie on the search path of processes.
-        search_path([environment])
+        search_path([str(environment_of(root))])
         variables = {
             THREADS_VARIABLE: measured_environment()[THREADS_VARIABLE],
             "PYTHONPATH": search_path(["$KVTRAIL_TREE", *borrowed_paths()]),
-            "ASV_ENV_TYPE": ENVIRONMENT_TYPE,
-            "ASV_ENV_DIR": environment,
-            "ASV_COMMIT": "$KVTRAIL_LABEL",
         }
         super().__init__(root, SubjectText(SubjectTable("kvtrail", measure="true", env=variables)))
         self._places = shared_out((CPU,))

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from asv_bench import benchmarks
-from asv_bench.benchmarks import engine_runs, kernels
-
-MODULES = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
-COMMIT = "c" * 40
+from asv_bench.benchmarks import engine_runs, kernels, sharing
 
 
 @pytest.fixture
-def any_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Benchmarks take whatever engine is imported, and share runs in a directory of the test."""
-    for name in MODULES:
-        module = importlib.import_module(f"asv_bench.benchmarks.{name}")
-        if hasattr(module, "check_identity"):
-            monkeypatch.setattr(module, "check_identity", lambda: COMMIT)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def any_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks take whatever engine is imported, and runs of no other test."""
+    monkeypatch.setattr(sharing, "check_identity", lambda: None)
+    monkeypatch.setattr(sharing, "_runs", {})
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ def discovered() -> dict[str, dict[str, Any]]:
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
     )
     content: dict[str, Any] = json.loads(done.stdout)
-    assert content["heavy"] == [], "every process that only reads a figure would pay for these"
+    assert content["heavy"] == [], "a listing would pay for these"
     assert str(ROOT) not in content["path"], "the working tree's engine could be imported"
     found: dict[str, dict[str, Any]] = content["found"]
     return found
@@ -54,18 +53,14 @@ def test_the_list_that_git_tracks_is_that_of_today(discovered: dict[str, dict[st
 def test_every_benchmark_says_what_asv_must_know(discovered: dict[str, dict[str, Any]]) -> None:
     for name, benchmark in discovered.items():
         assert benchmark["type"] == "track", name
-        # Counters are the same in every process; times need twelve.
-        is_exact = name.startswith("counters.")
-        assert (benchmark["unit"] in ("seconds", "floors")) != is_exact, name
-        assert benchmark["rounds"] == (1 if is_exact else 12), name
+        assert benchmark["unit"] in ("seconds", "floors"), name
         # An explicit version: a reworded docstring must not start a new series.
         assert benchmark["version"] == "1", name
-        assert benchmark["timeout"] >= 120, name
         assert len(benchmark["params"]) == len(benchmark["param_names"]), name
 
 
 def test_each_machine_skips_the_others_parameters(
-    any_engine: Path, on_gpu: Callable[[bool], None]
+    any_engine: None, on_gpu: Callable[[bool], None]
 ) -> None:
     def kept(benchmark: Any) -> list[tuple[Any, ...]]:
         combinations = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,21 +11,15 @@ import torch
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from fake_engine import FakeClock, FakeEngine
 
-from asv_bench.benchmarks import (
-    decode,
-    engine_runs,
-    host,
-    kernels,
-    sharing,
-)
+from asv_bench.benchmarks import decode, engine_runs, host, kernels
 from asv_bench.benchmarks.host import HostTimedEngine, counted_waits
-from asv_bench.benchmarks.sharing import WrongEngineError, samples_of, shared_figure
+from asv_bench.benchmarks.sharing import Figures, SharesRuns, samples_of, shared
 from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine import Engine, EngineConfig, SamplingParams
 
 
 def test_captures_are_timed_without_the_rest_of_an_engines_start(
-    any_engine: Path, monkeypatch: pytest.MonkeyPatch
+    any_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[str] = []
 
@@ -44,7 +37,7 @@ def test_captures_are_timed_without_the_rest_of_an_engines_start(
 
 @pytest.mark.thorough
 def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
-    any_engine: Path, monkeypatch: pytest.MonkeyPatch
+    any_engine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class OlderEngine:
         """Has events only."""
@@ -59,7 +52,7 @@ def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
     monkeypatch.setattr(engine_runs, "steady_step_s", lambda _sample: next(disturbed))
     with pretended_cuda():
         benchmark = host.HostShare()
-        assert benchmark.track_step_time("gpt2-tiny", 4) == samples_of(2.0)
+        assert benchmark.track_step_time("gpt2-tiny", 4)["samples"] == [2.0]
         (host_time,) = benchmark.track_host_time("gpt2-tiny", 4)["samples"]
         assert 0 < host_time < 10
         assert set(benchmark.run("gpt2-tiny", 4)) > {"host_time", "host_time_in_columns"}
@@ -83,7 +76,7 @@ CHEAP = [
 
 @pytest.mark.parametrize("case", CHEAP, ids=lambda case: "-".join(map(str, case[1:])))
 def test_a_benchmark_gives_samples_of(
-    any_engine: Path, on_gpu: Callable[[bool], None], case: tuple[Any, ...]
+    any_engine: None, on_gpu: Callable[[bool], None], case: tuple[Any, ...]
 ) -> None:
     on_gpu(False)
     benchmark, method, *params = case
@@ -165,36 +158,33 @@ def test_the_events_of_columns_are_made_off_the_clock(clock: FakeClock) -> None:
     assert engine.full_steps_s(3) == [0.5, 0.5]
 
 
-def test_a_figure_that_a_machine_does_not_have_is_skipped(any_engine: Path) -> None:
-    # Of what is raised after setup, asv takes only this for a skip, the rest for a failure.
-    with pytest.raises(SkipNotImplemented, match="no time_over_floor on this machine"):
-        shared_figure("run", "time_over_floor", lambda: {"step_time": 1.0})
+class Shared(SharesRuns, batch=[8]):
+    """Counts its runs."""
+
+    made = 0
+
+    def run(self, batch: int) -> Figures:
+        Shared.made += 1
+        return {"ttft": Shared.made, "tpot": 10 * Shared.made}
+
+    track_ttft, track_tpot = shared("ttft", ""), shared("tpot", "")
+    track_time_over_floor = shared("time_over_floor", "")
 
 
-def test_a_run_is_shared_by_figures_and_made_again_for_the_same_one(any_engine: Path) -> None:
-    runs = itertools.count(1)
-
-    def measure() -> dict[str, float]:
-        run = next(runs)
-        return {"ttft": run, "tpot": 10 * run}
-
-    def taken(figure: str) -> float:
-        value: float = shared_figure("run", figure, measure)["samples"][0]
+def test_a_run_is_shared_by_figures_and_made_again_for_the_same_one(any_engine: None) -> None:
+    def taken(figure: str, batch: int = 8) -> float:
+        said = getattr(Shared(), f"track_{figure}")(batch)
+        assert said["run"] == f"Shared-{batch}"
+        value: float = said["samples"][0]
         return value
 
     assert [taken("ttft"), taken("tpot")] == [1, 10]
     assert [taken("ttft"), taken("tpot")] == [2, 20]
     assert [taken("tpot"), taken("ttft")] == [30, 3]
-    assert shared_figure("run-8", "ttft", lambda: {"ttft": 9.0})["samples"] == [9.0]
-
-
-def test_a_run_of_another_commit_is_refused(
-    any_engine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared_figure("run", "ttft", lambda: {"ttft": 1.0, "tpot": 1.0})
-    monkeypatch.setattr(sharing, "check_identity", lambda: "d" * 40)
-    with pytest.raises(WrongEngineError, match="is of commit cccccccc, not of dddddddd"):
-        shared_figure("run", "tpot", lambda: {"ttft": 1.0, "tpot": 1.0})
+    assert taken("tpot", 64) == 40
+    # Of what is raised after setup, asv takes only this for a skip, the rest for a failure.
+    with pytest.raises(SkipNotImplemented, match="no time_over_floor on this machine"):
+        taken("time_over_floor")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])

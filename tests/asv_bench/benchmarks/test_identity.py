@@ -29,16 +29,15 @@ def test_the_host_lends_no_checkout_of_the_project(
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """What asv sets for a benchmark of commit "c"*40; returns that commit's checkout."""
-    checkout = tmp_path.resolve() / "commits" / ("c" * 40)
+    """What a life of commit "c"*40 is told; returns that commit's checkout."""
+    checkout = tmp_path.resolve() / "checkout"
     for package in ("engine", "kernels"):
         (checkout / package).mkdir(parents=True)
         (checkout / package / "__init__.py").write_text("")
         monkeypatch.delitem(sys.modules, package, raising=False)
     (checkout / "COMMIT").write_text("c" * 40 + "\n")
-    monkeypatch.setenv("ASV_ENV_TYPE", "host")
-    monkeypatch.setenv("ASV_ENV_DIR", str(tmp_path))
-    monkeypatch.setenv("ASV_COMMIT", "c" * 40)
+    monkeypatch.setenv("KVTRAIL_TREE", str(checkout))
+    monkeypatch.setenv("KVTRAIL_LABEL", "c" * 40)
     monkeypatch.syspath_prepend(str(checkout))
     return checkout
 
@@ -46,15 +45,15 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_guard_accepts_the_commit_under_test_and_nothing_else(
     environment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert sharing.check_identity() == "c" * 40
-    for variable in ("ASV_COMMIT", "ASV_ENV_TYPE"):
+    sharing.check_identity()
+    for variable in ("KVTRAIL_TREE", "KVTRAIL_LABEL"):
         with monkeypatch.context() as outside:
             outside.delenv(variable)
             with pytest.raises(WrongEngineError, match="Measure it with"):
                 sharing.check_identity()
     with monkeypatch.context() as other:
-        other.setenv("ASV_COMMIT", "d" * 40)
-        with pytest.raises(WrongEngineError, match="holds no commit"):
+        other.setenv("KVTRAIL_TREE", str(tmp_path / "gone"))
+        with pytest.raises(WrongEngineError, match="gone holds no commit"):
             sharing.check_identity()
     with monkeypatch.context() as imported:
         impostor = type(sys)("engine")

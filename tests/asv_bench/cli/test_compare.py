@@ -253,11 +253,11 @@ def test_each_pair_is_said_where_asked_and_a_clock_that_the_head_lowers_before_t
     assert any(finding in warning for warning in record["warnings"])
 
 
-def is_measuring(folder: Path) -> bool:
-    """Whether a process of a toy's comparison runs."""
+def is_measuring(scratch: Path) -> bool:
+    """Whether a process of a comparison runs that has this folder for what is temporary."""
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
-            if f"ASV_ENV_DIR={folder}".encode() in path.read_bytes():
+            if f"TMPDIR={scratch}".encode() in path.read_bytes():
                 return True
     return False
 
@@ -284,9 +284,8 @@ def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
         # A shell's background jobs ignore an interruption, and so does what they start.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
-    measured, folder = toy.root / ".asv" / "log", toy.root / ".asv" / "verdicts"
-    deadline = time.monotonic() + 120
-    while not is_measuring(folder) or not any(
+    measured, deadline = toy.root / ".asv" / "log", time.monotonic() + 120
+    while not is_measuring(scratch) or not any(
         path.read_text().count('"part":') > 1 for path in measured.glob("*.jsonl")
     ):
         assert time.monotonic() < deadline
@@ -294,7 +293,7 @@ def test_an_interruption_writes_what_was_measured_and_leaves_nothing(
     process.send_signal(number)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert not is_measuring(folder)
+    assert not is_measuring(scratch)
     assert not list(scratch.iterdir())
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["results"]["interrupted"] is True
