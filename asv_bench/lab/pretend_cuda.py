@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from itertools import count
 from types import SimpleNamespace
@@ -94,8 +94,8 @@ _traffic = Traffic()
 
 def _note_stream() -> None:
     """Note that something was launched on the current stream; in a capture nothing is."""
-    if not _capturing:
-        _traffic.streams.add(_current_stream)
+    if not _now.is_capturing:
+        _traffic.streams.add(_now.stream)
 
 
 class PretendTensor(torch.Tensor):
@@ -217,7 +217,8 @@ class _Placement(TorchFunctionMode):
             described = args[0].__cuda_array_interface__
             dtype = torch.from_numpy(np.empty(0, described["typestr"])).dtype
             return PretendTensor(torch.empty(described["shape"], dtype=dtype, device=_META))
-        if not _is_cuda(kwargs.get("device")):
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "cuda":
             return func(*args, **kwargs)
         if name in _FROM_HOST_DATA and not isinstance(args[0], PretendTensor):
             made = func(*args, **{**kwargs, "device": torch.device("cpu")})
@@ -228,16 +229,13 @@ class _Placement(TorchFunctionMode):
 
 def _moved(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
     """`Tensor.to`, `Tensor.cpu` and `Tensor.cuda`."""
-    source: torch.Tensor = args[0]
-    device: torch.device | None
-    dtype: torch.dtype | None = None
-    if name != "to":
-        device = DEVICE if name == "cuda" else torch.device("cpu")
-    elif len(args) > 1 and isinstance(args[1], torch.Tensor):
-        device, dtype = args[1].device, args[1].dtype
+    source: torch.Tensor
+    source, *asked = args if name == "to" else (args[0], name)
+    if asked and isinstance(asked[0], torch.Tensor):
+        device, dtype = asked[0].device, asked[0].dtype
     else:
         others = {key: value for key, value in kwargs.items() if key != "copy"}
-        device, dtype, _, _ = torch._C._nn._parse_to(*args[1:], **others)
+        device, dtype, _, _ = torch._C._nn._parse_to(*asked, **others)
     dtype = dtype or source.dtype
     is_there = isinstance(source, PretendTensor)
     if device is None or (device.type == "cuda") == is_there:
@@ -250,10 +248,6 @@ def _moved(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.T
     return PretendTensor(
         torch.empty_strided(source.size(), source.stride(), dtype=dtype, device=_META)
     )
-
-
-def _is_cuda(device: Any) -> bool:
-    return device is not None and torch.device(device).type == "cuda"
 
 
 class _Done:
@@ -285,34 +279,13 @@ class _Stream(_Done):
 
 
 _stream_numbers = count()
-_current_stream = _DEFAULT_STREAM = _Stream()
-_capturing = False
+_now = SimpleNamespace(stream=_Stream(), is_capturing=False)
+"""The current stream, and whether a graph is being captured."""
 
 
-def _set_stream(stream: _Stream) -> None:
-    global _current_stream
-    _current_stream = stream
-
-
-@contextmanager
-def _on_stream(stream: _Stream) -> Iterator[None]:
-    before = _current_stream
-    _set_stream(stream)
-    try:
-        yield
-    finally:
-        _set_stream(before)
-
-
-@contextmanager
-def _capture(*_: Any, **__: Any) -> Iterator[None]:
-    global _capturing
+def _capture(*_: Any, **__: Any) -> AbstractContextManager[Any]:
     _traffic.captures += 1
-    _capturing = True
-    try:
-        yield
-    finally:
-        _capturing = False
+    return patch.object(_now, "is_capturing", True)
 
 
 @contextmanager
@@ -342,13 +315,13 @@ def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
         "current_device": lambda: 0,
         "get_device_capability": lambda *_: capability,
         "get_device_properties": lambda *_: properties,
-        "is_current_stream_capturing": lambda: _capturing,
-        "current_stream": lambda *_: _current_stream,
-        "set_stream": _set_stream,
+        "is_current_stream_capturing": lambda: _now.is_capturing,
+        "current_stream": lambda *_: _now.stream,
+        "set_stream": lambda stream: setattr(_now, "stream", stream),
         "mem_get_info": lambda *_: (_MEMORY_BYTES, _MEMORY_BYTES),
         "synchronize": lambda *_: None,
         "device": nullcontext,
-        "stream": _on_stream,
+        "stream": lambda stream: patch.object(_now, "stream", stream),
         "graph_pool_handle": lambda: (0, 0),
         "graph": _capture,
         "Stream": _Stream,
@@ -358,9 +331,9 @@ def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
     with ExitStack() as stack:
         stack.enter_context(patch.multiple(torch.cuda, **replaced))
         stack.enter_context(patch.object(JITFunction, "run", run))
+        stack.enter_context(patch.object(_now, "stream", _Stream()))
         stack.enter_context(_Placement())
         _traffic.clear()
-        _set_stream(_DEFAULT_STREAM)
         yield _traffic
 
 
