@@ -69,20 +69,16 @@ def block_manager() -> Any:
     return public or import_module("engine.kv_blocks").KVBlockManager
 
 
-def require_model_here(model: str) -> None:
-    """Skip on the GPU the CPU's model, and the other way round."""
-    on_gpu = has_cuda_gpu()
-    if (model == GPU_MODEL) != on_gpu:
-        raise SkipNotImplemented(f"{model} is not measured on {'the GPU' if on_gpu else 'a CPU'}")
-
-
 class OfModel(SharesRuns, model=MODELS):
     """Base of benchmarks whose first parameter is the model."""
 
     is_for_cpu = True
 
     def prepare(self, model: str, *others: Any) -> None:
-        require_model_here(model)
+        on_gpu = has_cuda_gpu()
+        if (model == GPU_MODEL) != on_gpu:
+            where = "the GPU" if on_gpu else "a CPU"
+            raise SkipNotImplemented(f"{model} is not measured on {where}")
         if model == CPU_MODEL and not self.is_for_cpu:
             raise SkipNotImplemented("a CPU replays no graphs, and has no host beside it")
 

@@ -77,16 +77,6 @@ class Series:
         return f"{self.benchmark}({values})" if values else self.benchmark
 
     @property
-    def subject(self) -> str:
-        """What is measured: the benchmark's name without the figure."""
-        return self.benchmark.rpartition(".")[0]
-
-    @property
-    def figure(self) -> str:
-        """Which figure of it: the method's name without its prefix."""
-        return self.benchmark.rpartition(".")[2].removeprefix("track_")
-
-    @property
     def label(self) -> str:
         """The parameters' values, readable."""
         return ", ".join(

@@ -79,12 +79,6 @@ STANDARD = Selection(
 FULL = Selection((r".",), rounds=12)
 
 
-def names_with_parameters(name: str, params: Iterable[Sequence[str]]) -> list[str]:
-    """A benchmark's name with each combination of its parameters, as asv prints it."""
-    combinations = itertools.product(*params)
-    return [f"{name}({', '.join(values)})" if values else name for values in combinations]
-
-
 def on_the_gpu(benchmark: str) -> bool:
     """Whether `name(parameters)` measures the GPU."""
     return re.search(_GPU_PARAMETERS, benchmark) is not None
@@ -109,7 +103,8 @@ def entries_of(descriptions: Sequence[Mapping[str, Any]]) -> list[Entry]:
     entries: list[Entry] = []
     for description in descriptions:
         identifier, params = description["name"], description["params"]
-        for number, name in enumerate(names_with_parameters(identifier, params)):
+        for number, values in enumerate(itertools.product(*params)):
+            name = f"{identifier}({', '.join(values)})" if values else identifier
             numbered = f"{identifier}-{number}" if params else identifier
             entries.append(Entry(name, numbered, description["unit"]))
     return entries

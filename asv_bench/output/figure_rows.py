@@ -44,9 +44,10 @@ def words_of(figure: Figure) -> tuple[str, str, str]:
     series = figure.series
     if figure.better:
         return METRICS, series.benchmark, ""
-    owner = series.subject.rpartition(".")[2]
-    group = re.sub("[A-Z]", lambda found: f" {found[0].lower()}", owner).strip()
-    return group, _SHORT.get(series.figure) or series.figure.replace("_", " "), series.label
+    owner, _, method = series.benchmark.rpartition(".")
+    words = re.sub("[A-Z]", lambda found: f" {found[0].lower()}", owner.rpartition(".")[2])
+    name = method.removeprefix("track_")
+    return words.strip(), _SHORT.get(name) or name.replace("_", " "), series.label
 
 
 def place_of(figure: Figure) -> tuple[str, str]:

@@ -88,11 +88,6 @@ class Workload:
         return float(np.mean(attended)) / max(self.new_tokens - 1, 1)
 
     @property
-    def mean_prompt(self) -> float:
-        """Mean tokens in a prompt."""
-        return float(np.mean([prompt for prompt, _ in self.requests]))
-
-    @property
     def sentence(self) -> str:
         """Its requests in words."""
         lengths = (self.prompt_lengths, self.new_lengths or (self.new_tokens,))

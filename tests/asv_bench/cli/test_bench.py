@@ -28,7 +28,7 @@ def steps(results: Path) -> dict[str, tuple[float, ...]]:
     return {
         figure.commit: figure.samples
         for figure in read_results(results).figures
-        if figure.series.figure == "step"
+        if figure.series.benchmark.endswith(".track_step")
     }
 
 
