@@ -23,7 +23,15 @@ from rich.progress import track
 from asv_bench.__main__ import code_of
 from asv_bench.errors import BenchError, MeasurementFailed, Refused
 from asv_bench.git.trees import working_tree
-from asv_bench.lab.step_counters import PATHS, count_steps
+from asv_bench.lab.step_counters import (
+    BLOCK_SIZE,
+    PATHS,
+    device_of,
+    python_calls,
+    refuse_what_changes_the_path,
+    run_steps,
+    warm_engine,
+)
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.output.stored_json import Text, read_stored
@@ -59,6 +67,15 @@ DIFFERENCE_COLUMNS = (
     *(Column(name, name) for name in ("before", "after", "change")),
 )
 
+OF_TORCH = ("operators", "new_tensors", "new_bytes")
+OF_TRAFFIC = (
+    *(f"{what}_to_{where}" for where in ("device", "host") for what in ("copies", "bytes")),
+    "graph_replays",
+)
+"""Counters that an `OperatorLedger` and the pretended GPU's `Traffic` keep, as they call them."""
+
+StepCounters: TypeAlias = dict[str, int | None]
+"""None: not counted, as the pretended GPU calls functions itself."""
 Counters: TypeAlias = Mapping[str, Mapping[str, Any]]
 """By what was counted ("cpu, batch 8, step", or a kernel), then by the counter's name."""
 
@@ -122,13 +139,49 @@ def step_name(path: str, batch: int, part: str) -> str:
     return f"{path}, batch {batch}, {part}"
 
 
-def count_all(console: Console) -> dict[str, Mapping[str, Any]]:
+def count_steps(path: str, batch: int) -> dict[str, StepCounters]:
+    """Counters of a steady step, and of a block of them, boundary included, by `step_name`.
+
+    An engine is built and `batch` requests are brought to where they all decode. All are equally
+    long, so steps repeat with the block size. What torch does is counted over the steps of one
+    block, and Python's calls over the next: of all functions but numpy's own, and the engine's.
+
+    Raises Refused if ranges are on, which add calls, or kernels are interpreted, and
+    MeasurementFailed if a step did not deliver one token of each request.
+    """
+    # It makes torch's modes, which nothing else here waits for.
+    from asv_bench.lab.pretend_cuda import OperatorLedger
+
+    def seen_by_torch(steps: int) -> StepCounters:
+        traffic.clear()
+        with OperatorLedger() as ledger:
+            run_steps(engine, batch, steps)
+        counted: StepCounters = {name: getattr(ledger, name) for name in OF_TORCH}
+        counted |= {name: getattr(traffic, name) for name in OF_TRAFFIC}
+        return counted | {"launches": len(traffic.launches)}
+
+    def seen_by_python(steps: int) -> StepCounters:
+        with python_calls() as calls:
+            run_steps(engine, batch, steps)
+        total = calls.total if PATHS[path]["device"] == "cpu" else None
+        return {"engine_python_calls": calls.engine, "python_calls": total}
+
+    refuse_what_changes_the_path()
+    with device_of(path) as traffic:
+        engine = warm_engine(path, batch)
+        parts = (1, BLOCK_SIZE - 1)
+        by_torch, by_python = (list(map(see, parts)) for see in (seen_by_torch, seen_by_python))
+    first, rest = (one | other for one, other in zip(by_torch, by_python, strict=True))
+    block = {name: None if one is None else one + (rest[name] or 0) for name, one in first.items()}
+    return {step_name(path, batch, "step"): first, step_name(path, batch, "block"): block}
+
+
+def count_all(console: Console) -> dict[str, StepCounters]:
     """Every path at every batch, by `step_name`."""
     todo = [(path, batch) for path in PATHS for batch in BATCHES]
-    counted: dict[str, Mapping[str, Any]] = {}
+    counted: dict[str, StepCounters] = {}
     for path, batch in track(todo, "counting steps", console=console, transient=True):
-        for part, counters in count_steps(path, batch).items():
-            counted[step_name(path, batch, part)] = counters
+        counted |= count_steps(path, batch)
     return counted
 
 

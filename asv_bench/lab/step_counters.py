@@ -1,8 +1,8 @@
-"""Counts of what one decode step of the engine does: the same in every process, on any machine.
+"""Engines whose decode steps are counted: the same in every process, on any machine.
 
-Four paths are counted: one on the CPU, and three on a pretended GPU (`pretend_cuda`), which replay
-a captured graph, launch fused kernels one by one, or launch a kernel an operation. The counts use
-the engine's public face only, so every commit can be counted.
+There are four paths: one on the CPU, and three on a pretended GPU (`pretend_cuda`), which replay
+a captured graph, launch fused kernels one by one, or launch a kernel an operation. Only the
+engine's public face is used, so every commit can be counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.process.environment import MEASURED_PACKAGES
@@ -41,56 +41,6 @@ PATHS: Mapping[str, Mapping[str, Any]] = {
     "plain": {"device": "cuda", "decode": "eager", "fuse": False},
 }
 """The ways in which the engine decodes, and the options that lead there."""
-
-StepCounters: TypeAlias = dict[str, int | None]
-"""By the counter's name. None: not counted, as the pretended GPU calls functions itself.
-
-`python_calls` is of all Python functions but numpy's own, `engine_python_calls` of the engine's.
-"""
-
-
-def count_steps(path: str, batch: int) -> dict[str, StepCounters]:
-    """Counters of a steady "step", and of a "block" of them, boundary included.
-
-    An engine is built and `batch` requests are brought to where they all decode. All are equally
-    long, so steps repeat with the block size. What torch does is counted over the steps of one
-    block, and Python's calls over the next.
-
-    Raises Refused if ranges are on, which add calls, or kernels are interpreted, and
-    MeasurementFailed if a step did not deliver one token of each request.
-    """
-    from asv_bench.lab.pretend_cuda import OperatorLedger
-
-    def seen_by_torch(steps: int) -> StepCounters:
-        traffic.clear()
-        with OperatorLedger() as ledger:
-            run_steps(engine, batch, steps)
-        return {
-            "operators": ledger.operators,
-            "new_tensors": ledger.new_tensors,
-            "new_bytes": ledger.new_bytes,
-            "copies_to_device": traffic.copies_to_device,
-            "bytes_to_device": traffic.bytes_to_device,
-            "copies_to_host": traffic.copies_to_host,
-            "bytes_to_host": traffic.bytes_to_host,
-            "graph_replays": traffic.graph_replays,
-            "launches": len(traffic.launches),
-        }
-
-    def seen_by_python(steps: int) -> StepCounters:
-        with python_calls() as calls:
-            run_steps(engine, batch, steps)
-        total = calls.total if PATHS[path]["device"] == "cpu" else None
-        return {"engine_python_calls": calls.engine, "python_calls": total}
-
-    refuse_what_changes_the_path()
-    with device_of(path) as traffic:
-        engine = warm_engine(path, batch)
-        parts = (1, BLOCK_SIZE - 1)
-        by_torch, by_python = (list(map(see, parts)) for see in (seen_by_torch, seen_by_python))
-    first, rest = (one | other for one, other in zip(by_torch, by_python, strict=True))
-    block = {name: None if one is None else one + (rest[name] or 0) for name, one in first.items()}
-    return {"step": first, "block": block}
 
 
 @contextmanager

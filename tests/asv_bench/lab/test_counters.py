@@ -14,6 +14,8 @@ from tests import counters as command
 from tests.counters import (
     BATCHES,
     FOLDER,
+    OF_TORCH,
+    OF_TRAFFIC,
     Versions,
     counters,
     differences,
@@ -23,11 +25,7 @@ from tests.counters import (
 )
 from tests.fresh_python import ROOT
 
-COUNTERS = (
-    *("operators", "new_tensors", "new_bytes", "copies_to_device", "bytes_to_device"),
-    *("copies_to_host", "bytes_to_host", "graph_replays", "launches"),
-    *("engine_python_calls", "python_calls"),
-)
+COUNTERS = (*OF_TORCH, *OF_TRAFFIC, "launches", "engine_python_calls", "python_calls")
 KERNEL = {"registers": 64, "spill_instructions": 0, "stack_bytes": 0}
 KERNEL |= {"shared_bytes": 1024, "instructions": 500, "cubin": "ab" * 8}
 

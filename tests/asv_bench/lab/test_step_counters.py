@@ -19,12 +19,11 @@ from tests.fresh_python import ROOT, forked_python, planted
 
 COUNT = """
 import json, sys
-from asv_bench.lab.step_counters import count_steps
+from tests.counters import count_steps
 counted = {}
 for name in sys.argv[1:]:
     path, batch = name.split("-")
-    for part, counters in count_steps(path, int(batch)).items():
-        counted[f"{path}, batch {batch}, {part}"] = counters
+    counted |= count_steps(path, int(batch))
 json.dump(counted, sys.stdout)
 """
 ALL_PATHS = [f"{path}-{batch}" for path in ("cpu", "graph", "fused", "plain") for batch in (8, 64)]
