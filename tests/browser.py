@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -11,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 WAIT_S = 10.0
@@ -77,15 +75,8 @@ class Browser:
         # Another program's window may not take the keyboard away.
         self.command("Emulation.setFocusEmulationEnabled", enabled=True)
 
-    def __enter__(self) -> Browser:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End it."""
         self._process.terminate()
         self._process.wait()
         self._reader.close()
@@ -121,11 +112,6 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
-
-    def scheme(self, name: str) -> None:
-        """Prefer dark or light."""
-        features = [{"name": "prefers-color-scheme", "value": name}]
-        self.command("Emulation.setEmulatedMedia", features=features)
 
     def ask(self, expression: str) -> Any:
         """The value of an expression of JavaScript, awaited."""
@@ -164,11 +150,6 @@ class Browser:
         text = {"Enter": "\r"}.get(name, name if len(name) == 1 else "")
         self.command("Input.dispatchKeyEvent", type="keyDown", key=name, text=text)
         self.command("Input.dispatchKeyEvent", type="keyUp", key=name)
-
-    def screenshot(self, path: Path) -> None:
-        """What the page looks like, as a PNG."""
-        taken = self.command("Page.captureScreenshot")
-        path.write_bytes(base64.b64decode(taken["data"]))
 
     def _note(self, event: dict[str, Any]) -> None:
         method, told = event.get("method"), event.get("params", {})

@@ -62,21 +62,13 @@ class FakeEngine:
         events: list[FakeEvent] = []
         for _ in range(self.tokens_per_step):
             self.clock.now += self.step_s
-            for request_id in list(self._left):
-                self._left[request_id] -= 1
-                finished = self._left[request_id] == 0
-                index = self._done[request_id]
-                events.append(
-                    FakeEvent(
-                        request_id,
-                        7 * request_id + index,
-                        index,
-                        self.clock.now,
-                        self.last_reason if finished else None,
-                    )
-                )
+            for request_id, left in list(self._left.items()):
+                index, reason = self._done[request_id], self.last_reason if left == 1 else None
+                token = 7 * request_id + index
+                events.append(FakeEvent(request_id, token, index, self.clock.now, reason))
                 self._done[request_id] += 1
-                if finished:
+                self._left[request_id] -= 1
+                if left == 1:
                     del self._left[request_id]
         if self.foreign_events:
             events.append(FakeEvent(1, 5, 0, self.clock.now, None))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import re
-import subprocess
 import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from stored_figures import store_results
+from toy_project import git
 
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.history.histories import Histories
@@ -21,6 +22,11 @@ HERE, OTHER = "own-this", "own-other"
 STEP = "decode.Decode.track_step_time"
 SIZE = "host.Größe.track_länge"
 TPOT = "scheduler.Scheduler.track_tpot"
+DESCRIBED = {
+    STEP: ("seconds", ["model", "batch"]),
+    SIZE: ("bytes", []),
+    TPOT: ("seconds", ["model"]),
+}
 COMMITS, NEWER = 30, 5
 """Commits that are measured, and newer ones that are not."""
 STEP_AT, FALL_AT = 22, 10
@@ -43,14 +49,6 @@ class PageProject:
         project = cls(root)
         project._commit()
         draws = np.random.default_rng(7)
-        described: dict[str, Any] = {
-            STEP: {"unit": "seconds", "param_names": ["model", "batch"], "version": "1"},
-            SIZE: {"unit": "bytes", "param_names": [], "version": "1"},
-            TPOT: {"unit": "seconds", "param_names": ["model"], "version": "1"},
-        }
-        folder = root / "reports" / "asv"
-        folder.mkdir(parents=True)
-        (folder / "benchmarks.json").write_text(json.dumps({**described, "version": 2}))
         for place, commit in enumerate(project.hashes[:COMMITS]):
             project._measure(HERE, place, commit, draws)
             if place % 2 == 0:
@@ -63,17 +61,10 @@ class PageProject:
         """What is stored."""
         return Histories.of_checkout(self.root)
 
-    def _git(self, *arguments: str, given: str = "") -> str:
-        done = subprocess.run(
-            ["git", "-C", str(self.root), *arguments], input=given, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     def _commit(self) -> None:
         """All commits in one go, a day apart."""
-        self._git("init", "--quiet", "--initial-branch=main")
-        self._git("remote", "add", "origin", "git@github.com:jurgen/beispiel.git")
+        git(self.root, "init", "--quiet", "--initial-branch=main")
+        git(self.root, "remote", "add", "origin", "git@github.com:jurgen/beispiel.git")
         lines: list[str] = []
         for number in range(COMMITS + NEWER):
             who = f"Jürgen Müßig <j@example.org> {BEGUN_MS // 1000 + 86400 * number} +0000"
@@ -81,23 +72,16 @@ class PageProject:
             size = len(subject.encode())
             lines += ["commit refs/heads/main", f"author {who}", f"committer {who}"]
             lines += [f"data {size}", subject, ""]
-        self._git("fast-import", "--quiet", given="\n".join(lines))
-        self.hashes.extend(self._git("rev-list", "--reverse", "main").split())
+        git(self.root, "fast-import", "--quiet", given="\n".join(lines))
+        self.hashes.extend(git(self.root, "rev-list", "--reverse", "main").split())
 
     def _measure(self, machine: str, place: int, commit: str, draws: Any) -> None:
-        kept = self.root / "reports" / "asv" / machine
-        kept.mkdir(exist_ok=True)
-        described = {"machine": machine, "cpu": "A <fast> CPU", "num_cpu": "2", "version": 1}
-        (kept / "machine.json").write_text(json.dumps(described))
-        content = {
-            "commit_hash": commit,
-            "date": BEGUN_MS + 24 * HOUR_MS * place,
-            "result_columns": ["result", "params", "version", "started_at", "samples"],
-            "results": self._rows(place, draws),
-            # The second machine changed its Python on the way.
-            "python": "3.12" if machine == OTHER and place >= 16 else "3.11",
-        }
-        (kept / f"{commit[:8]}.json").write_text(json.dumps(content))
+        kept, date = self.root / "reports" / "asv" / machine, BEGUN_MS + DAY_MS * place
+        # The second machine changed its Python on the way.
+        python = "3.12" if machine == OTHER and place >= 16 else "3.11"
+        facts = {"cpu": "A <fast> CPU", "num_cpu": "2"}
+        rows = self._rows(place, draws)
+        store_results(kept, DESCRIBED, rows, commit, date, python=python, **facts)
 
     def _rows(self, place: int, draws: Any) -> dict[str, Any]:
         """Results of a commit: steps rise at one, sizes fall at another, TPOT fails at last."""

@@ -29,19 +29,11 @@ def figure_of(
 
 def figures(levels, seed: int = 0, processes: int = 3, noise: float = 0.01) -> list[Figure]:
     """One figure a commit: its true time is exp(level) milliseconds."""
-    draws = np.random.default_rng(seed)
-    return [
-        Figure(
-            SERIES,
-            "seconds",
-            "m",
-            hash_of(number),
-            number,
-            tuple((1e-3 * np.exp(level + noise * draws.standard_normal(processes))).tolist()),
-            1000 + number,
-        )
-        for number, level in enumerate(levels)
-    ]
+    draws, made = np.random.default_rng(seed), []
+    for number, level in enumerate(levels):
+        samples = tuple((1e-3 * np.exp(level + noise * draws.standard_normal(processes))).tolist())
+        made.append(Figure(SERIES, "seconds", "m", hash_of(number), number, samples, 1000 + number))
+    return made
 
 
 def steps(count: int, **places: float) -> list[float]:
@@ -60,11 +52,13 @@ def store_results(
     commit: str,
     date: int,
     columns: Sequence[str] = ("result", "params", "version", "started_at", "samples"),
+    python: str | None = None,
     **facts: str,
 ) -> None:
     """The results of a commit in the folder of a machine, as asv writes them.
 
-    `described` gives the unit and the parameters of each benchmark, all of version 1.
+    `described` gives the unit and the parameters of each benchmark, all of version 1; `python` is
+    a fact of the environment, `facts` are of the machine.
     """
     folder.mkdir(parents=True, exist_ok=True)
     listed = {
@@ -75,5 +69,6 @@ def store_results(
     machine = {"machine": folder.name, "version": 1, **facts}
     (folder / "machine.json").write_text(json.dumps(machine))
     content = {"commit_hash": commit, "date": date, "results": results, "version": 2}
-    path = folder / f"{commit[:8]}-host-py3.11.json"
+    content |= {"python": python} if python else {}
+    path = folder / f"{commit[:8]}-host-py{python or '3.11'}.json"
     path.write_text(json.dumps({**content, "result_columns": list(columns)}))

@@ -27,10 +27,5 @@ def _pair(number: int, in_order: list[float], device: str, benchmark: str) -> di
         for place, value in enumerate(in_order)
     ]
     base, head = reversed(readings) if head_first else readings
-    return {
-        "benchmark": benchmark,
-        "head_first": head_first,
-        "discarded": None,
-        "base": base,
-        "head": head,
-    }
+    told = {"benchmark": benchmark, "head_first": head_first, "discarded": None}
+    return {**told, "base": base, "head": head}

@@ -131,8 +131,8 @@ def _compile_ruler() -> None:
         compileall.compile_dir(ROOT / "asv_bench", quiet=1)
 
 
-def git(root: Path, *arguments: str) -> str:
-    """Run git in `root`, as nobody in particular, at one fixed moment."""
+def git(root: Path, *arguments: str, given: str = "") -> str:
+    """Run git in `root`, as nobody in particular, at one fixed moment; it reads what is given."""
     moment = "1750000000 +0000"
     identity = {
         "GIT_CONFIG_GLOBAL": os.devnull,
@@ -148,6 +148,7 @@ def git(root: Path, *arguments: str) -> str:
         ["git", "-c", "maintenance.auto=false", *arguments],
         cwd=root,
         env=os.environ | identity,
+        input=given,
         capture_output=True,
         text=True,
         check=True,

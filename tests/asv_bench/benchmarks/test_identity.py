@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,35 +44,35 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return checkout
 
 
+@contextmanager
+def refused(why: str) -> Iterator[pytest.MonkeyPatch]:
+    """What is changed inside is refused, and then undone."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+        with pytest.raises(WrongEngineError, match=why):
+            sharing.check_identity()
+
+
 def test_the_guard_accepts_the_commit_under_test_and_nothing_else(
-    environment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    environment: Path, tmp_path: Path
 ) -> None:
     sharing.check_identity()
     for variable in ("KVTRAIL_TREE", "KVTRAIL_LABEL"):
-        with monkeypatch.context() as outside:
+        with refused("Measure it with") as outside:
             outside.delenv(variable)
-            with pytest.raises(WrongEngineError, match="Measure it with"):
-                sharing.check_identity()
-    with monkeypatch.context() as other:
+    with refused("gone holds no commit") as other:
         other.setenv("KVTRAIL_TREE", str(tmp_path / "gone"))
-        with pytest.raises(WrongEngineError, match="gone holds no commit"):
-            sharing.check_identity()
-    with monkeypatch.context() as imported:
+    with refused("/elsewhere/engine") as imported:
         impostor = type(sys)("engine")
         impostor.__file__ = "/elsewhere/engine/__init__.py"
         imported.setitem(sys.modules, "engine", impostor)
-        with pytest.raises(WrongEngineError, match="/elsewhere/engine"):
-            sharing.check_identity()
-    with monkeypatch.context() as installed:
+    with refused("installed/engine, not from the checkout") as installed:
         elsewhere = tmp_path / "installed"
         (elsewhere / "engine").mkdir(parents=True)
         (elsewhere / "engine" / "__init__.py").write_text("")
         installed.syspath_prepend(str(elsewhere))
-        with pytest.raises(WrongEngineError, match="installed/engine, not from the checkout"):
-            sharing.check_identity()
-    (environment / "COMMIT").write_text("e" * 40)
-    with pytest.raises(WrongEngineError, match="holds eeeeeeee"):
-        sharing.check_identity()
+    with refused("holds eeeeeeee"):
+        (environment / "COMMIT").write_text("e" * 40)
 
 
 def test_a_commit_without_kernels_skips_even_where_a_namesake_is_installed(

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import closing
 from urllib.parse import quote
 
 import pytest
@@ -40,7 +41,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> PageProject:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """The one browser, which neither complains nor asks for anything but files."""
-    with Browser(tmp_path_factory.mktemp("profile")) as one:
+    with closing(Browser(tmp_path_factory.mktemp("profile"))) as one:
         one.size(1280, 900)
         yield one
         assert one.complaints == []
@@ -211,6 +212,7 @@ def test_behind_every_graph_are_a_table_and_a_file(browser: Browser, project: Pa
     rows = list(csv.DictReader(io.StringIO(browser.ask("window.file.text()"))))
     assert [row["commit"] for row in rows] == project.hashes[:COMMITS]
     row, path = rows[STEP_AT], project.root / "reports" / "asv" / HERE
-    stored = json.loads((path / f"{row['commit'][:8]}.json").read_text())["results"][STEP][0][0]
+    [file] = path.glob(f"{row['commit'][:8]}-*.json")
+    stored = json.loads(file.read_text())["results"][STEP][0][0]
     assert float(row["value"]) == pytest.approx(stored, rel=1e-4)
     assert (row["subject"], row["unit"]) == (EVIL, "seconds")
