@@ -35,6 +35,10 @@ class Interrupted(BenchError):
     """Ctrl-C ended a command; the sentence says what is kept."""
 
 
+class TimeIsUp(KeyboardInterrupt):
+    """The minutes are over that a command may take; what it knows by then is its answer."""
+
+
 class NothingMeasured(MeasurementFailed):
     """There is nothing here to measure, or nothing stored to look at."""
 

@@ -39,7 +39,7 @@ def calibrate(
     planted: Annotated[
         str, typer.Option(help="Slowdowns in per cent, separated by commas, or none.")
     ] = "1,2,3,5",
-    minutes: Annotated[
+    within: Annotated[
         str,
         typer.Option(
             help="Minutes of a comparison, separated by commas: for each the smallest change is "
@@ -64,7 +64,7 @@ def calibrate(
     if planted.strip() != "none":
         per_cents = numbers_of("--planted", planted, "per cents, such as 1,2,3,5, or none", 1000)
         effects = [one / 100 for one in per_cents]
-    limits = numbers_of("--minutes", minutes, "minutes, such as 1,5,15")
+    limits = numbers_of("--within", within, "minutes, such as 1,5,15")
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
     plan = plan_of(pairs, how.margin)

@@ -23,6 +23,7 @@ from asv_bench.session.options import (
     FigureProcesses,
     ListBenchmarks,
     Metrics,
+    Minutes,
     Outputs,
     ResultsFolder,
     SubjectOptions,
@@ -30,6 +31,7 @@ from asv_bench.session.options import (
     Yes,
     differing,
 )
+from asv_bench.session.time_limit import TimeLimit
 
 
 def history(
@@ -55,6 +57,7 @@ def history(
         ),
     ] = None,
     anyway: Anyway = False,
+    minutes: Minutes = None,
     *,
     hosts: FleetOptions,
     yes: Yes = False,
@@ -62,6 +65,7 @@ def history(
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure ranges of commits and build the page of how the figures moved."""
+    limit = TimeLimit.of(minutes)
     console = files.console
     choice = SubjectOptions(subject, axis).choice(patterns=benchmark, hosts=hosts)
     declared = choice.declared("history")
@@ -93,7 +97,10 @@ def history(
             f"{selection.rounds} rounds" + (f", beside {short(pinned)}" if pinned else "")
         )
         measured = measure_commits(
-            declared, histories, commits, selection.rounds, console, yes=yes, hosts=hosts
+            *(declared, histories, commits, selection.rounds, console),
+            yes=yes,
+            hosts=hosts,
+            limit=limit,
         )
     given = {figure.commit for figure in measured.figures}
     newest = [commit for commit in commits if commit in given][-1]

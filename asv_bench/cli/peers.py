@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
+from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused, TimeIsUp
 from asv_bench.fleet.fleet import FleetOptions, hosts_json, opened_fleet, record_of
 from asv_bench.history.life_rounds import Due, LifeRounds, Lived
 from asv_bench.measure.log import conditions
@@ -29,8 +29,9 @@ from asv_bench.peers.contest import (
 )
 from asv_bench.peers.lives.life import KVTRAIL
 from asv_bench.process.machine import chosen_device, machine_facts
-from asv_bench.process.run_apart import termination_as_interrupt
-from asv_bench.session.options import Outputs, RequireQuiet
+from asv_bench.process.run_apart import ending_in_time, termination_as_interrupt
+from asv_bench.session.options import Minutes, Outputs, RequireQuiet
+from asv_bench.session.time_limit import TimeLimit
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
 
@@ -57,6 +58,7 @@ def peers(
     rounds: Annotated[int, typer.Option(min=1, help="Lives of each engine that count.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Scaled-down workloads.")] = False,
     require_quiet: RequireQuiet = False,
+    minutes: Minutes = None,
     *,
     hosts: FleetOptions,
     folder: Annotated[
@@ -81,6 +83,7 @@ def peers(
     process runs all workloads of one model. Exit codes: 0 peers were measured; 1 no peer gave a
     figure; 2 refused; 5 there is none here; 130 interrupted, and the same command goes on.
     """
+    limit, is_so_far = TimeLimit.of(minutes), False
     require_writable(svg)
     device = chosen_device("auto")
     works = [
@@ -136,11 +139,20 @@ def peers(
             notes: list[str] = []
             try:
                 prepare(contests, device)
-                with Progress(files.console, "a life of each engine", total, "rounds") as bar:
+                with (
+                    Progress(files.console, "a life of each engine", total, "rounds") as bar,
+                    ending_in_time(limit.left()),
+                ):
                     names, takers = list(named)[::-1], {kind: take}
                     session = LifeRounds(source, names, rounds, takers, lambda _: kind, kept, live)
                     session.measure(lambda done, _: bar.show(done))
                 notes += [said for one in contests for said in one.compare_tokens()]
+            except TimeIsUp:
+                is_so_far = True
+                notes.append(
+                    f"Time was up ({limit.whose}) after {kept.count} of {total} rounds; the same "
+                    f"command goes on with them."
+                )
             except KeyboardInterrupt as error:
                 notes.append("The run was interrupted before its end.")
                 raise Interrupted(
@@ -157,10 +169,11 @@ def peers(
                 record.notes += [*absent, *notes, *subject.remarks]
                 record.samples = [one.sample() for one in contests]
                 rows = [row for one in contests for row in one.rows()]
-                record.results = {"rows": rows, **hosts_json(fleet)}
+                record.results = {"rows": rows, "so_far": is_so_far, **hosts_json(fleet)}
                 if rows:
                     path = record.write(files.json)
-    kept.finish()
+    if not is_so_far:
+        kept.finish()
     if rows:
         which = ", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in rows))
         title = record.title(which)

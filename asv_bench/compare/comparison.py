@@ -12,6 +12,7 @@ from asv_bench.compare.judging import Evidence, judge, weigh, why_open
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import TimeIsUp
 from asv_bench.git.repository import short
 from asv_bench.measure.rounds import Design, RoundRequest, Schedule, two_cells
 from asv_bench.measure.samples import (
@@ -35,6 +36,7 @@ class Headway:
     measured: int  # with those that were discarded
     kept: int  # of the open benchmark with the fewest
     next_look: int  # kept pairs at which the evidence is judged next
+    so_far: Comparison  # what the pairs of that benchmark show, which is no verdict yet
 
 
 OnPair = Callable[[Headway, Mapping[str, Pair]], None]
@@ -148,6 +150,8 @@ class CommitComparison:
     def answers_after(self, error: KeyboardInterrupt | CommitUnusable) -> list[Comparison]:
         """The answers given before `run` raised, and an answer that says why for all others."""
         verdict, reason = Verdict.INCONCLUSIVE, "The comparison was interrupted."
+        if isinstance(error, TimeIsUp):
+            reason = "Time was up before there was an answer."
         if isinstance(error, CommitUnusable):
             verdict = Verdict.NOT_MEASURED if error.is_lacking else Verdict.FAILED
             reason = str(error)
@@ -199,8 +203,11 @@ class CommitComparison:
             case = self._cases[name]
             (case.kept if pair.discarded is None else case.discarded).append(pair)
         if self._on_pair is not None:
-            kept = min((len(self._cases[name].kept) for name in self._open()), default=0)
-            self._on_pair(Headway(self._measured, kept, self._next_look), pairs)
+            names = self._open() or list(self._cases)
+            shown = min(names, key=lambda name: len(self._cases[name].kept))
+            kept = self._cases[shown].kept if self._open() else []
+            so_far = self._answer(shown, kept, Verdict.INCONCLUSIVE)
+            self._on_pair(Headway(self._measured, len(kept), self._next_look, so_far), pairs)
 
     def _count(self, failure: SampleFailed) -> None:
         failed = [name for one in failure.benchmarks for name in self._contrasts_of(one)]
@@ -250,18 +257,27 @@ class CommitComparison:
         evidence: Evidence | None = None,
     ) -> None:
         """Give a benchmark its answer."""
-        case = self._cases[name]
+        self._cases[name].answer = self._answer(name, pairs, verdict, reason, evidence)
+
+    def _answer(
+        self,
+        name: str,
+        pairs: Sequence[Pair],
+        verdict: Verdict,
+        reason: str = "",
+        evidence: Evidence | None = None,
+    ) -> Comparison:
         metric = self._metric_of[name]
         contrast = name.removeprefix(metric.name).removeprefix(" ")
         unfilled = Comparison(
             name,
             *self._design.base_and_head(contrast),
             verdict,
-            pairs_discarded=len(case.lost),
+            pairs_discarded=len(self._cases[name].lost),
             reason=reason,
             unit=metric.unit,
         )
-        case.answer = with_pairs(unfilled, pairs, self._plan.for_one(name, self.margins), evidence)
+        return with_pairs(unfilled, pairs, self._plan.for_one(name, self.margins), evidence)
 
 
 class Suspicion(NamedTuple):
@@ -279,8 +295,8 @@ def confirm(
     on_pair: OnPair | None = None,
     plan: ComparisonPlan | None = None,
     noise: NoisePools | None = None,
-) -> tuple[dict[Suspicion, Comparison], bool]:
-    """The answers about suspicions, and whether Ctrl-C came before the last of them.
+) -> tuple[dict[Suspicion, Comparison], KeyboardInterrupt | None]:
+    """The answers about suspicions, and what came before the last of them, if anything did.
 
     Those about the same commits are compared together, and Holm's procedure covers them. After
     Ctrl-C, suspicions that were not begun have no answer. `metrics` are the benchmarks by name,
@@ -293,17 +309,17 @@ def confirm(
     for ends, benchmarks in around.items():
         pools = None if noise is None else noise.of(benchmarks)
         asked = [metrics[name] for name in benchmarks]
-        comparison, is_interrupted = CommitComparison(two_cells(*ends), asked, plan, pools), False
+        comparison, stopped = CommitComparison(two_cells(*ends), asked, plan, pools), None
         try:
             compared = comparison.run(source, on_pair)
         except (CommitUnusable, KeyboardInterrupt) as error:
             compared = comparison.answers_after(error)
-            is_interrupted = isinstance(error, KeyboardInterrupt)
+            stopped = error if isinstance(error, KeyboardInterrupt) else None
         for one in compared:
-            if one.pairs_used or one.pairs_discarded or not is_interrupted:
+            if one.pairs_used or one.pairs_discarded or stopped is None:
                 answers[Suspicion(*ends, one.benchmark)] = one
-        if is_interrupted:
-            return answers, True
+        if stopped is not None:
+            return answers, stopped
         if noise is not None:
             noise.add({name: comparison.kept_pairs(name) for name in benchmarks})
-    return answers, False
+    return answers, None

@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
+from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused, TimeIsUp
 from asv_bench.fleet.fleet import FleetOptions, hosts_json, opened_fleet, record_of
 from asv_bench.git.repository import short
 from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Figure, Results, read_benchmarks
@@ -33,7 +33,8 @@ from asv_bench.output.record import Record, command_line, write_json
 from asv_bench.output.stored_json import read_stored
 from asv_bench.process.environment import ENVIRONMENT_TYPE
 from asv_bench.process.machine import MachineFacts
-from asv_bench.process.run_apart import termination_as_interrupt
+from asv_bench.process.run_apart import ending_in_time, termination_as_interrupt
+from asv_bench.session.time_limit import TimeLimit
 from asv_bench.stats.segments import device_factors
 from asv_bench.subjects.declared import DeclaredSubject
 
@@ -240,11 +241,13 @@ def measure_commits(
     results: Path | None = None,
     hosts: FleetOptions | None = None,
     command: str = "history",
+    limit: TimeLimit | None = None,
 ) -> Measured:
     """Measure so many lives of commits or labels in rounds, and file them.
 
     What takes long wants a yes. `results` is asv's results directory; None: that of `histories`. An
     interrupted session is not filed: its lives are kept, and the same command goes on with them.
+    What is measured when the time of `limit` is up is filed.
     """
     results = results or histories.results
     settings = {
@@ -277,19 +280,21 @@ def measure_commits(
         kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
         takers = {kind: one.take for kind, one in of_kind.items()}
         session = LifeRounds(source, commits, rounds, takers, kind_of, kept)
-        _measure(session, console, yes=yes)
+        is_so_far = _measure(session, console, limit or TimeLimit.of(None), yes=yes)
         for one, (commit, error) in itertools.product(of_kind.values(), session.unusable.items()):
             if not error.is_lacking:
                 one.failed.setdefault(commit, {}).update(dict.fromkeys(versions, error.reason))
         filed = [figure for one in of_kind.values() for figure in one.file().figures]
-        kept.finish()
+        if not is_so_far:
+            kept.finish()
     print_sentences(console, subject.remarks, "yellow")
     record.warn(console, same_code(subject.cells))
     good = tuple(figure for figure in filed if not figure.failed)
     given = {figure.commit for figure in good}
     reasons = {commit: error.reason for commit, error in session.unusable.items()}
+    otherwise = "time was up" if is_so_far else "it lacks what is measured"
     said = [
-        f"{short(commit)} gave no figure: {reasons.get(commit, 'it lacks what is measured')}"
+        f"{short(commit)} gave no figure: {reasons.get(commit, otherwise)}"
         for commit in commits
         if commit not in given
     ]
@@ -301,6 +306,7 @@ def measure_commits(
     record.notes += [*subject.remarks, *said]
     record.samples = [asdict(figure) for figure in good]
     record.results |= {
+        "so_far": is_so_far,
         **hosts_json(fleet),
         "device_factors": {kind: one.factors() for kind, one in of_kind.items()},
         "cells": {name: cell.to_json() for name, cell in subject.cells.items()},
@@ -309,20 +315,32 @@ def measure_commits(
     return Measured(good, failed, record)
 
 
-def _measure(session: LifeRounds, console: Console, *, yes: bool) -> None:
-    total = session.rounds * len(session.commits) * len(session.takers)
+def _measure(session: LifeRounds, console: Console, limit: TimeLimit, *, yes: bool) -> bool:
+    """Measure; whether the time was up before the end."""
+    is_so_far, total = False, session.rounds * len(session.commits) * len(session.takers)
 
     def agree(seconds: float) -> None:
         console.print(f"expected to take about {clock(seconds)} at most")
-        if seconds > LONG_SECONDS and not yes:
+        if seconds > LONG_SECONDS and not yes and limit.seconds is None:
             raise Refused(
                 f"this may take {clock(seconds)} hours. Add --yes to begin, or measure less: a "
                 f"shorter range, fewer --rounds, or some benchmarks with --benchmark."
             )
 
     try:
-        with Progress(console, "measuring", total, unit="lives") as bar:
+        with (
+            Progress(console, "measuring", total, unit="lives") as bar,
+            ending_in_time(limit.left()),
+        ):
             session.measure(bar.show, agree)
+    except TimeIsUp:
+        if not session.kept.count:
+            raise NothingMeasured("time was up before the first life had ended.") from None
+        is_so_far = True
+        console.print(
+            f"time is up ({limit.whose}) after {session.kept.count} of {total} lives, which are "
+            f"filed; the same command goes on with them: {command_line()}"
+        )
     except KeyboardInterrupt:
         raise Interrupted(
             f"{session.kept.count} of {total} lives are measured and kept, and none is filed yet. "
@@ -333,3 +351,4 @@ def _measure(session: LifeRounds, console: Console, *, yes: bool) -> None:
         is_lacking = all(error.is_lacking for error in session.unusable.values())
         failure = NothingMeasured if is_lacking else MeasurementFailed
         raise failure(f"nothing was measured: {first}")
+    return is_so_far

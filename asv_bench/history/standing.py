@@ -50,7 +50,7 @@ from asv_bench.subjects.declared import DeclaredSubject
 ACKNOWLEDGED = "acknowledged.toml"
 ANSWERS = "asv-changes"
 """The folder beside asv's results that keeps what `changes` found out by comparing."""
-INTERRUPTED = "Interrupted: some changes were not compared to the end, or not at all."
+UNFINISHED = "some changes were not compared to the end, or not at all."
 _QUOTES = str.maketrans("", "", "'\"")
 AnswerKey: TypeAlias = tuple[Series, EnvironmentFacts, str]
 """What the answer to a change is kept under; the text is the hash of its commit, or a label."""
@@ -296,7 +296,6 @@ class Confirming(Session):
         ]
         self._suspicions: dict[Change, Suspicion] = {}
         self._answers: dict[Suspicion, Comparison] = {}
-        self._is_interrupted = False
 
     def known(self) -> ExitCode | None:
         if self._wanted:
@@ -348,7 +347,7 @@ class Confirming(Session):
         metrics = {metric.name: metric for metric in self._subject.metrics}
         with Progress(self._console, "comparing", unit="pairs") as bar:
             found = confirm(self._left(), metrics, kept, on_pair, plan, self._noise)
-        answers, self._is_interrupted = found
+        answers, self._stopped = found
         self._answers |= answers
         return self._code()
 
@@ -361,8 +360,6 @@ class Confirming(Session):
 
     def _code(self) -> ExitCode:
         """A confirmed regression outweighs a comparison that failed."""
-        if self._is_interrupted:
-            return ExitCode.INTERRUPTED
         judged = self._judged()
         if any(entry.standing is Standing.REGRESSION for entry in judged):
             return ExitCode.REGRESSION
@@ -373,7 +370,7 @@ class Confirming(Session):
     def print_answer(self) -> None:
         """See `Session`; the answers are kept, and the page is built anew."""
         judged = self._judged()
-        interrupted = [INTERRUPTED] if self._is_interrupted else []
+        interrupted = [f"{self._why_stopped()}: {UNFINISHED}"] if self._stopped else []
         self._record.notes += [*self._notes, *interrupted]
         print_sentences(self._console, interrupted)
         if judged or self._files.markdown or self._files.csv:

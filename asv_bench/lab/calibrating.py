@@ -29,7 +29,7 @@ from asv_bench.session.session import Session
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 
-INTERRUPTED = "Interrupted: trials are missing, so whether the verdicts hold is unknown."
+UNFINISHED = "trials are missing, so whether the verdicts hold is unknown."
 SECONDS_OF = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 """Units of metrics that a delay can lengthen."""
 OBEYED = 0.5
@@ -118,7 +118,6 @@ class Calibrating(Session):
         self._plan, self._null, self._effects, self._minutes = plan, null, effects, minutes
         self._planted: dict[str, Delay] = {}  # by the name of what has it
         self._trials: list[PlantedTrial] = []  # those that have a verdict
-        self._is_interrupted = False
         settings = {
             "null": null,
             "planted": effects,
@@ -150,10 +149,10 @@ class Calibrating(Session):
         """See `Session`: also after Ctrl-C, with the trials that were over."""
         try:
             self._try_all(source)
-        except KeyboardInterrupt:
-            self._is_interrupted = True
-            self._record.notes.append(INTERRUPTED)
-            return ExitCode.INTERRUPTED
+        except KeyboardInterrupt as error:
+            self._stopped = error
+            self._record.notes.append(f"{self._why_stopped()}: {UNFINISHED}")
+            return ExitCode.INCONCLUSIVE
         return ExitCode.GOOD if are_sound(self._trials) else ExitCode.FAILED
 
     def _try_all(self, source: RoundSource) -> None:
@@ -251,7 +250,7 @@ class Calibrating(Session):
         caption = "(!): a verdict that the truth does not allow."
         table = Table(_COLUMNS, [trial.row() for trial in trials], title, caption)
         answers = [noise.sentence() for noise in self._noises()]
-        if not (self._is_interrupted or are_sound(trials)):
+        if self._stopped is None and not are_sound(trials):
             wrong = [f"{one.name}: {one.comparison.verdict}" for one in trials if not one.holds]
             answers.append(f"Verdicts contradict what was planted: {'; '.join(wrong)}.")
         reasons = dict.fromkeys(trial.comparison.reason for trial in trials)
@@ -284,6 +283,6 @@ class Calibrating(Session):
             "planted": planted,
             "trials": [trial.to_json() for trial in self._trials],
             "noise": [asdict(noise) for noise in self._noises()],
-            "is_sound": None if self._is_interrupted else are_sound(self._trials),
+            "is_sound": are_sound(self._trials) if self._stopped is None else None,
             "interrupted": self._is_interrupted,
         }

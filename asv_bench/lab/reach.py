@@ -97,6 +97,22 @@ def noise_of(
     return MetricNoise(metric, len(pairs), float(ratios.std()), pair_s, tuple(reaches))
 
 
+def reach_of(
+    differences: Sequence[float],  # between lives of one commit, as logarithms
+    pair_s: float,
+    plan: ComparisonPlan,
+    minutes: float,
+    *,
+    at_once: int,
+    devices: int,
+) -> Reach:
+    """What a comparison of so many minutes shows on a machine whose noise is known."""
+    halves = np.asarray(differences, np.float64)[:, None] / 2.0
+    pairs = min(devices * int(60 * minutes / pair_s), plan.cap)
+    alone = replace(plan, alpha=plan.alpha / at_once)
+    return Reach(minutes, pairs, _smallest_found(pairs, np.hstack([-halves, halves]), alone))
+
+
 def _smallest_found(pairs: int, costs: Floats, plan: ComparisonPlan) -> float | None:
     """The smallest change that so many pairs find often enough; None if they find none."""
     if pairs < LEAST_CAP:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+from asv_bench.errors import TimeIsUp
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.redaction import without_known_secrets
 from asv_bench.process.environment import measured_environment
@@ -54,3 +56,32 @@ def termination_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def ending_in_time(seconds: float | None) -> Iterator[None]:
+    """Raise TimeIsUp in this thread, the main one, after so many seconds; None: never."""
+
+    is_over = False
+
+    def end(*_: object) -> None:
+        if not is_over:
+            raise TimeIsUp
+
+    if seconds is None:
+        yield
+        return
+    # The system has one timer, which may be that of whoever called.
+    told = threading.get_ident(), signal.SIGALRM
+    timer = threading.Timer(max(0.0, seconds), signal.pthread_kill, told)
+    timer.daemon = True
+    before = signal.signal(signal.SIGALRM, end)
+    try:
+        timer.start()
+        yield
+    finally:
+        is_over = True
+        timer.cancel()
+        # A signal on its way still meets this handler: another may end the process.
+        timer.join()
+        signal.signal(signal.SIGALRM, before)

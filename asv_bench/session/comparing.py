@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from asv_bench.compare.advice import advice, estimate_text
 from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import (
@@ -20,6 +21,7 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.why import why
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
+from asv_bench.lab.reach import reach_of
 from asv_bench.measure.log import Logged
 from asv_bench.measure.rounds import Design, two_cells
 from asv_bench.measure.samples import CommitUnusable, Pair, RoundSource
@@ -120,7 +122,6 @@ class Comparing(Session):
         self._pools: Mapping[str, Sequence[float]] = {}
         self._comparison = CommitComparison(question.design, subject.metrics, plan)
         self._comparisons: list[Comparison] = []
-        self._is_interrupted = False
         self._why: list[str] = []
         settings = {
             "base": self._base.to_json(),
@@ -175,26 +176,58 @@ class Comparing(Session):
                     line = f"pair {now.measured} of {name}: {effect}{why}"
                     print_sentences(self._console, [line])
             # Kept pairs take no time, and say nothing of the time that is left.
+            if now.measured == self._log.restored + 1:
+                print_sentences(self._console, self._reaches(measured.values()))
             if now.measured > self._log.restored:
-                bar.show(now.kept, f"comparing, an answer is possible after {now.next_look}")
+                said = [estimate_text(now.so_far), f"an answer is possible after {now.next_look}"]
+                bar.show(now.kept, f"comparing: {', '.join(filter(None, said))}")
 
         try:
             with bar:
                 measured = self._comparison.run(Logged(source, self._log, "pairs"), on_pair)
         except (KeyboardInterrupt, CommitUnusable) as error:
-            self._is_interrupted = isinstance(error, KeyboardInterrupt)
+            self._stopped = error if isinstance(error, KeyboardInterrupt) else None
             measured = self._comparison.answers_after(error)
         # Not pair by pair: an interruption would leave out one that the answer rests on.
         self._record.samples = [pair.to_json() for pair in self._comparison.pairs()]
-        if not self._is_interrupted:
+        if self._stopped is None:
             learnt = self._question.design.of_lives(self._subject.metrics).items()
             self._noise.add({metric: self._comparison.kept_pairs(name) for metric, name in learnt})
         return self._conclude(measured)
 
+    def _reaches(self, measured: Iterable[Pair]) -> list[str]:
+        """What the time that is left can show of each benchmark whose noise is known here."""
+        seconds, count = self._limit.left(), len(self._metric_of)
+        if seconds is None:
+            return []
+        minutes, devices = round(seconds / 60, 1), len(self.devices())
+        found = []
+        for pair in measured:
+            name = pair.base.benchmark
+            if pool := self._pools.get(name):
+                plan, took = self._plan_of(name), pair.seconds
+                reach = reach_of(pool, took, plan, minutes, at_once=count, devices=devices)
+                found.append(f"{name}: {reach.sentence()}")
+        return found
+
+    def _plan_of(self, name: str) -> ComparisonPlan:
+        return self._plan.for_one(name, self._comparison.margins)
+
+    def _advice(self) -> list[str]:
+        """What a verdict takes where there is none."""
+        option = "--pairs" if self._question.command == "compare" else "--rounds"
+        others, devices, pairs = self._subject.others, len(self.devices()), self._pairs()
+        said = (
+            advice(one, pairs.get(name, ()), self._plan_of(name), others, devices, option)
+            for one in self._comparisons
+            if (name := one.benchmark)
+        )
+        return list(filter(None, said))
+
     def _conclude(self, measured: Sequence[Comparison]) -> ExitCode:
         self._comparisons = [*measured, *self._question.known]
         self._conclusion = self._question.conclude(self._comparisons, self._pairs())
-        return ExitCode.INTERRUPTED if self._is_interrupted else self._conclusion.code
+        return self._conclusion.code
 
     def print_answer(self) -> None:
         """Show the table, the reasons and the answer in a line."""
@@ -209,6 +242,7 @@ class Comparing(Session):
         print_table(self._console, table)
         for reason in dict.fromkeys(entry.reason for entry in self._comparisons if entry.reason):
             self._console.print(reason)
+        print_sentences(self._console, self._advice())
         unit = "s" if {metric.unit for metric in self._subject.metrics} == {"seconds"} else ""
         readings = (
             (f"{name} of {side} {reading.commit[:8]}", reading.value)
@@ -228,7 +262,7 @@ class Comparing(Session):
         """Find out what differs besides time, where the head is slower."""
         options = self._question.options
         is_slower = any(one.verdict is Verdict.SLOWER for one in self._comparisons)
-        if options is None or not is_slower or self._is_interrupted:
+        if options is None or not is_slower or self._stopped is not None:
             return
         # The answer stands already, and Ctrl-C leaves it.
         looking = Progress(self._console, "looking at what differs besides time")
@@ -246,7 +280,8 @@ class Comparing(Session):
                 *(answer for answer in self._conclusion.sentences if answer != heading),
                 *self._record.warnings,
                 *(f"{one.benchmark}: {one.reason}" for one in shown if one.reason),
-                *(["Interrupted before its end."] if self._is_interrupted else []),
+                *self._advice(),
+                *([f"{self._why_stopped()} before its end."] if self._stopped else []),
                 *self._why,
             ],
             names={**lasting_names(self._question.given), **self._question.names},
@@ -259,6 +294,7 @@ class Comparing(Session):
             "others": self._subject.others,
             "why": self._why,
             "pools": {name: len(pool) for name, pool in self._pools.items()},
+            "advice": self._advice(),
             "interrupted": self._is_interrupted,
             **self._conclusion.results,
         }

@@ -44,9 +44,9 @@ def _metrics(default: str = "") -> Any:
     return _option("--metric --benchmark -b", f"{words}; may be given several times{default}.")
 
 
-def a_number(value: float) -> float:
+def a_number(value: float | None) -> float | None:
     """Refuse `nan`, which lies within every range."""
-    if math.isnan(value):
+    if value is not None and math.isnan(value):
         raise typer.BadParameter("nan is no number.")
     return value
 
@@ -143,6 +143,17 @@ SubjectPath = Annotated[
 ]
 AxisKind = Annotated[
     str | None, _option("--axis", "Compare commits, or the labels of the subject's file.")
+]
+Minutes = Annotated[
+    float | None,
+    _option(
+        "--minutes",
+        "End after so many minutes with the best answer so far (default: the limit of the job, "
+        "where GitLab CI or Slurm says it). The same command then goes on.",
+        min=0.01,
+        max=525_600,
+        callback=a_number,
+    ),
 ]
 RequireGpu = Annotated[bool, _option("--require-gpu", "Fail unless a GPU is measured.")]
 RequireQuiet = Annotated[
@@ -242,6 +253,7 @@ class MeasuringOptions:
             "(default: go on where it was interrupted, start over where it had its answer).",
         ),
     ] = None
+    minutes: Minutes = None
     anyway: Anyway = False
     require_gpu: RequireGpu = False
     require_quiet: RequireQuiet = False

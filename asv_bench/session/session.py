@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from asv_bench.compare.noise_pools import NoisePools
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import MeasurementFailed, TimeIsUp
 from asv_bench.fleet.fleet import Fleet, FleetOptions, hosts_json, opened_fleet, record_of
 from asv_bench.measure import log
 from asv_bench.measure.log import Log, conditions
@@ -25,9 +25,10 @@ from asv_bench.output.issue_text import environment_of, issue_text, repeating
 from asv_bench.output.record import WORKPLACE, Record, command_line
 from asv_bench.output.table import Table
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.run_apart import termination_as_interrupt
+from asv_bench.process.run_apart import ending_in_time, termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions, Outputs
+from asv_bench.session.time_limit import TimeLimit
 from asv_bench.subjects.declared import DeclaredSubject
 
 
@@ -45,6 +46,8 @@ class Session(ABC):
     _noise: NoisePools
     _log: Log
     _fleet: Fleet | None = None
+    _stopped: KeyboardInterrupt | None = None
+    """Ctrl-C, or that the time was up, before the answer was final."""
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class Session(ABC):
         self._console = files.console
         self._how = how
         self._hosts = hosts or FleetOptions()
+        self._limit = TimeLimit.of(how.minutes)
         self._ending = ""  # what ended it before there was an answer
         self.seconds = 0.0
 
@@ -77,7 +81,7 @@ class Session(ABC):
             self.show(code, self._files.json)
         finally:
             self._subject.forget()
-        if code is ExitCode.INTERRUPTED:
+        if self._stopped is not None:
             self._console.print(f"go on with these pairs: {command_line('--fresh')}")
         if code:
             raise typer.Exit(code)
@@ -114,6 +118,7 @@ class Session(ABC):
             "exit_code": int(code),
             "outcome": code.name.lower(),
             "seconds": self.seconds,
+            "so_far": self._stopped is not None,
             **self.results(),
             **hosts_json(self._fleet),
         }
@@ -177,13 +182,18 @@ class Session(ABC):
             self._record.look_around(self._console, devices, require_quiet=quiet)
         begun, is_answer = time.monotonic(), True
         try:
-            with termination_as_interrupt(), self.source() as source:
+            # The last is left first, since processes that are told to end need their time.
+            with (
+                termination_as_interrupt(),
+                self.source() as source,
+                ending_in_time(self._limit.left()),
+            ):
                 code = self.measure(source)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             if not self.keeps_pairs:
                 raise
-            code = ExitCode.INTERRUPTED
-            self._ending = "Interrupted; the same command goes on with these pairs."
+            code, self._stopped = ExitCode.INCONCLUSIVE, error
+            self._ending = f"{self._why_stopped()}; the same command goes on with these pairs."
         except MeasurementFailed as error:
             # That an end cannot be measured is an answer, and the next command tries anew.
             is_answer = isinstance(error, CommitUnusable)
@@ -192,12 +202,25 @@ class Session(ABC):
             self._ending = str(error)
         finally:
             self.seconds = time.monotonic() - begun
+        if self._is_interrupted:
+            code = ExitCode.INTERRUPTED
         self._record.notes += filter(None, [self._ending])
         if self.keeps_pairs:
             self._record.notes += self._log.complaints
-            if is_answer and code is not ExitCode.INTERRUPTED:
+            if is_answer and self._stopped is None:
                 self._log.finish()
         return code
+
+    @property
+    def _is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended it, which is no answer; that the time was up is one."""
+        return self._stopped is not None and not isinstance(self._stopped, TimeIsUp)
+
+    def _why_stopped(self) -> str:
+        """What ended it before its answer was final, as a sentence's beginning; "": nothing."""
+        if self._stopped is None:
+            return ""
+        return "Interrupted" if self._is_interrupted else f"Time is up ({self._limit.whose})"
 
     def _issue(
         self,

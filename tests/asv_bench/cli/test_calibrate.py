@@ -17,7 +17,7 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_selection import Entry
-from asv_bench.lab.calibrating import INTERRUPTED, Calibrating, PlantedTrial, are_sound
+from asv_bench.lab.calibrating import UNFINISHED, Calibrating, PlantedTrial, are_sound
 from asv_bench.subjects.own_suite import OwnSuite
 
 
@@ -93,13 +93,16 @@ def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
     results = record["results"]
     assert (code, results["is_sound"], results["interrupted"]) == (130, None, True)
     assert [entry["verdict"] for entry in results["trials"]] == ["faster"]
-    assert (record["samples"], record["notes"]) == ([{"trial": "itself"}], [INTERRUPTED])
-    assert INTERRUPTED in said
-    assert INTERRUPTED in page
+    assert (record["samples"], record["notes"]) == (
+        [{"trial": "itself"}],
+        [f"Interrupted: {UNFINISHED}"],
+    )
+    assert UNFINISHED in said
+    assert UNFINISHED in page
 
 
 def test_options_are_positive_numbers_with_commas_between() -> None:
-    assert numbers_of("--minutes", "5, 0.5", "minutes, such as 1,5,15") == [5.0, 0.5]
+    assert numbers_of("--within", "5, 0.5", "minutes, such as 1,5,15") == [5.0, 0.5]
     for wrong in ("0", "-1", "soon", "", "inf", "nan"):
-        with pytest.raises(Refused, match=r"--minutes '.*' must be minutes, such as"):
-            numbers_of("--minutes", wrong, "minutes, such as 1,5,15")
+        with pytest.raises(Refused, match=r"--within '.*' must be minutes, such as"):
+            numbers_of("--within", wrong, "minutes, such as 1,5,15")

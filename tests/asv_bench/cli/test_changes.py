@@ -21,7 +21,7 @@ from toy_project import git
 from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.asv_selection import Entry, select
-from asv_bench.history.standing import INTERRUPTED
+from asv_bench.history.standing import UNFINISHED
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.process.machine import machine_facts
 from asv_bench.subjects import choose
@@ -241,8 +241,9 @@ def test_an_interruption_keeps_the_answers_and_pairs_there_are(project: Project)
     project.interrupted_at = FIRST_LOOK + 3
     code, said, found = project.run()
     assert code == project.record["results"]["exit_code"] == 130
-    assert project.record["notes"] == [INTERRUPTED]
-    assert INTERRUPTED in said
+    assert project.record["results"]["so_far"] is True
+    assert project.record["notes"] == [f"Interrupted: {UNFINISHED}"]
+    assert UNFINISHED in said
     standings = {change["commit"]: change["standing"] for change in found}
     expected = ("regression", "unresolved", "not confirmed yet")
     assert standings == dict(zip(map(hash_of, (16, 8, 24)), expected, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 from simulated_pairs import BASE, FIRST_LOOK, HEAD, Answer, ScriptedPairs, SourcedSuite
 from toy_project import ToyProject, git, make_project, run_ruler
 
-from asv_bench.errors import BenchError
+from asv_bench.errors import BenchError, TimeIsUp
 from asv_bench.git.repository import Commit
 from asv_bench.measure.samples import GpuConditions, Pair
 from asv_bench.subjects import choose
@@ -229,6 +230,39 @@ def test_an_interrupted_comparison_goes_on_where_it_was(scripted: Scripted) -> N
     assert run(None)[2] == FIRST_LOOK
     assert run(5)[0] == 130
     assert run(None, "--fresh")[2] == FIRST_LOOK
+
+
+def test_an_answer_in_time_says_what_it_is_worth_and_what_a_verdict_takes(
+    scripted: Scripted,
+) -> None:
+    def ratio(_: str, number: int) -> float:
+        if number == 5:
+            raise TimeIsUp
+        return 1.02 + 0.02 * (-1) ** number
+
+    code, said, record = scripted(ScriptedPairs(ratio), "--minutes", "5")
+    [answer] = record["results"]["comparisons"]
+    assert (code, answer["verdict"], record["results"]["so_far"]) == (4, "inconclusive", True)
+    assert record["results"]["interrupted"] is False
+    assert answer["effect"] == pytest.approx(0.02, abs=0.015)
+    assert "Time was up" in said
+    assert "go on with these pairs: " in said
+    [advice] = record["results"]["advice"]
+    assert "b: to tell +2." in advice
+    assert "pairs (--pairs " in advice
+    assert advice in said
+    code, said, record = scripted(ScriptedPairs(lambda *_: 1.5))
+    assert "going on with 5 pairs" in said
+    assert record["results"]["so_far"] is False
+
+
+def test_what_so_many_minutes_show_is_said_where_the_noise_is_known(scripted: Scripted) -> None:
+    # Comparisons without an answer, whose noise fills the pool.
+    for _ in range(4):
+        noisy = ScriptedPairs(lambda _, number: 1 + 0.05 * (number * 7 % 5 - 2))
+        assert scripted(noisy, "--fresh")[0] == 4
+    _, said, _ = scripted(ScriptedPairs(lambda *_: 1.5), "--minutes", "60", "--fresh")
+    assert re.search(r"b: In \S+ min compare measures at most 30 pairs and finds a change of", said)
 
 
 class Slowed(ScriptedPairs):

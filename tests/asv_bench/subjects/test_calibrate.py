@@ -72,7 +72,9 @@ def test_the_wall_time_is_lengthened_by_a_wait_after_the_command(kvtrail, declar
     said = kvtrail(made, "calibrate", "--null", "0", "--planted", "400", *only, *FEW)
     assert said.code == 0, said.text
     [slow] = trials(said).values()
-    assert slow["verdict"] == "slower"
+    # A busy machine hides a wait among its own, and shortens none.
+    assert slow["verdict"] in ("slower", "inconclusive")
+    assert slow["head_value"] >= 0.05 + 4 * 0.05
     assert slow["planted"] == pytest.approx(4, rel=0.5)
     assert slow["effect"] == pytest.approx(slow["planted"], rel=0.3)
     assert "peak_rss_bytes: no delay was planted" in said.text
@@ -95,7 +97,7 @@ def test_the_noise_says_what_a_minute_finds_and_is_kept_for_compare(
     kvtrail, declared, tmp_path: Path
 ) -> None:
     made = declared(TABLES, tpot(5.0))
-    arguments = ("--null", "2", "--planted", "20", "--minutes", "0.001,15", *FEW)
+    arguments = ("--null", "2", "--planted", "20", "--within", "0.001,15", *FEW)
     said = kvtrail(made, "calibrate", *arguments)
     assert (said.code, list(trials(said))) == (0, ["itself, 1 of 2", "itself, 2 of 2"])
     words = " ".join(said.text.split())

@@ -19,7 +19,13 @@ from typer.testing import CliRunner
 
 from asv_bench.cli import report
 from asv_bench.cli.commands import build_app
-from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
+from asv_bench.errors import (
+    Interrupted,
+    MeasurementFailed,
+    NothingMeasured,
+    Refused,
+    TimeIsUp,
+)
 from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.measure.lives import Lives
 from asv_bench.measure.samples import Round
@@ -190,6 +196,30 @@ def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
     assert "going on with 3 lives" in kvtrail(toy, *words).text
     assert len(lives) == 4 + (12 - 3)
     assert {len(one.samples) for one in figures_in(tmp_path / "k")["step_ms"].values()} == {3}
+
+
+def test_a_history_files_what_was_measured_in_time(
+    kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives: list[str] = []
+    whole = Lives.round
+
+    def late(self: Lives, cells: list[str], **options):
+        lives.extend(cells)
+        if len(lives) == 6:
+            raise TimeIsUp
+        return whole(self, cells, **options)
+
+    monkeypatch.setattr(Lives, "round", late)
+    words = ("history", "HEAD~4..HEAD", "--results", str(tmp_path / "k"), "--minutes", "9")
+    said = kvtrail(toy, *words)
+    assert "time is up (--minutes) after 5 of 12 lives, which are filed" in said.text
+    assert said.record["results"]["so_far"] is True
+    stored = figures_in(tmp_path / "k")["step_ms"].values()
+    assert sorted(len(one.samples) for one in stored) == [1, 1, 1, 2]
+    assert "going on with 5 lives" in kvtrail(toy, *words).text
+    stored = figures_in(tmp_path / "k")["step_ms"].values()
+    assert [len(one.samples) for one in stored] == [3, 3, 3, 3]
 
 
 def test_what_takes_long_begins_only_with_a_yes(

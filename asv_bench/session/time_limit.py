@@ -1,0 +1,50 @@
+"""How long a command may take: as its user says, or until the job of CI that runs it ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+_ENDING = 0.03
+_MOST_ENDING_S = 20.0
+"""Of the time, so much is left for the answer, and for processes that are asked to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """When a command gives its best answer so far; it counts from when this was made."""
+
+    seconds: float | None  # None: it takes as long as it takes
+    whose: str = ""  # what the limit is called in a sentence
+    begun: float = 0.0
+
+    @classmethod
+    def of(cls, minutes: float | None, environ: Mapping[str, str] = os.environ) -> Self:
+        """That of `--minutes`; without it, that of the job, where its variables say it."""
+        seconds, whose = None if minutes is None else 60.0 * minutes, "--minutes"
+        if seconds is None:
+            seconds, whose = _of_job(environ), "the limit of this job"
+        if seconds is not None:
+            seconds -= min(_ENDING * seconds, _MOST_ENDING_S)
+        return cls(seconds, whose, time.monotonic())
+
+    def left(self) -> float | None:
+        """Seconds that are left."""
+        if self.seconds is None:
+            return None
+        return max(0.0, self.begun + self.seconds - time.monotonic())
+
+
+def _of_job(environ: Mapping[str, str]) -> float | None:
+    """Seconds to the end of a job of Slurm or GitLab CI."""
+    with suppress(KeyError, ValueError):
+        return float(environ["SLURM_JOB_END_TIME"]) - time.time()
+    with suppress(KeyError, ValueError):
+        begun = datetime.fromisoformat(environ["CI_JOB_STARTED_AT"]).timestamp()
+        return begun + float(environ["CI_JOB_TIMEOUT"]) - time.time()
+    return None
