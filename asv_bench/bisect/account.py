@@ -11,7 +11,9 @@ from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
 from asv_bench.words import first_of
 
-_LIKELY = 0.005
+_LIKELY = 0.05
+"""Probability of a step from which a commit that was not measured has a row."""
+_SHOWN = 0.005
 _COLUMNS = (
     Column("subject", "commit and subject", kind="text"),
     Column("commit", "commit", kind="data"),
@@ -51,7 +53,8 @@ def commit_table(finding: Finding, commits: Sequence[Commit]) -> Table:
     rows: list[Row] = []
     for commit in commits:
         point, probability = points.get(commit.hash), finding.posterior.get(commit.hash, 0.0)
-        likely = probability if probability >= _LIKELY else None
+        is_shown = point is not None or probability >= _LIKELY
+        likely = probability if is_shown and probability >= _SHOWN else None
         name = Cell(f"{commit.short} {commit.subject}", "bold" if commit.hash in named else "")
         if point is not None:
             half_width = (point.interval[1] - point.interval[0]) / 2.0

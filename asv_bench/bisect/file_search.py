@@ -24,7 +24,7 @@ from typing import Any
 from asv_bench.bisect.finding import Direction, Outcome, SearchPlan
 from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import MeasurementFailed, TimeIsUp
 from asv_bench.git.repository import GitError
 from asv_bench.measure.rounds import Design, Roles, two_cells
 from asv_bench.measure.samples import CommitUnusable, Metric, Pair, RoundSource
@@ -134,25 +134,37 @@ class FileSearch:
         self._tries: dict[tuple[Changes, Changes], FileTry] = {}
         self._pairs = 0
         self._is_cut = False
+        self._guilty: list[Guilty] = []
+        self.stopped: KeyboardInterrupt | None = None
+        """Ctrl-C, or that the time was up, before its end."""
 
     def run(self) -> FileFinding:
-        """Compare the whole change with its parent, search, and confirm.
+        """Compare the whole change with its parent, search, and confirm; what is known on Ctrl-C.
 
         Raises CommitUnusable where one of the two cannot be measured, and MeasurementFailed where
         their processes fail.
         """
-        ends = two_cells(self._parent, self._whole)
-        [gate], _ = self._compare("gate", ends, self._plan.comparison.alpha)
-        if gate.verdict is Verdict.FAILED:
-            raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
-        if gate.verdict is not self._direction.verdict:
-            is_open = gate.verdict is Verdict.INCONCLUSIVE
-            outcome = Outcome.INCONCLUSIVE if is_open else Outcome.NONE
-            reason = f"the whole change is {gate.word}"
-            return FileFinding(outcome, self._direction, reason, gate)
-        guilty, reason = self._search()
+        gate: Comparison | None = None
+        try:
+            ends = two_cells(self._parent, self._whole)
+            [gate], _ = self._compare("gate", ends, self._plan.comparison.alpha)
+            if gate.verdict is Verdict.FAILED:
+                raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
+            if gate.verdict is not self._direction.verdict:
+                is_open = gate.verdict is Verdict.INCONCLUSIVE
+                outcome = Outcome.INCONCLUSIVE if is_open else Outcome.NONE
+                reason = f"the whole change is {gate.word}"
+                return FileFinding(outcome, self._direction, reason, gate)
+            reason = self._search()
+        except KeyboardInterrupt as error:
+            if gate is None:
+                raise
+            self.stopped = error
+            reason = "time was up" if isinstance(error, TimeIsUp) else "it was interrupted"
+        guilty = self._guilty
         # A whole without a smaller part is an answer, unless something kept from finding one.
-        is_found = any(one.is_confirmed for one in guilty) or not (guilty or self._is_unclear())
+        is_whole = not (guilty or self.stopped or self._is_unclear())
+        is_found = is_whole or any(one.is_confirmed for one in guilty)
         return FileFinding(
             Outcome.FOUND if is_found else Outcome.INCONCLUSIVE,
             self._direction,
@@ -163,9 +175,9 @@ class FileSearch:
             self._is_cut,
         )
 
-    def _search(self) -> tuple[list[Guilty], str]:
-        """The sets that were found, and why there are no more."""
-        guilty: list[Guilty] = []
+    def _search(self) -> str:
+        """Find the sets; why there are no more."""
+        guilty = self._guilty
         before: Changes = ()
         is_regression = self._direction is Direction.REGRESSION
         less = Verdict.FASTER if is_regression else Verdict.SLOWER
@@ -173,13 +185,13 @@ class FileSearch:
             left = tuple(one for one in self._all if one not in before)
             found = self._smallest(left, before)
             if found == left and not guilty:
-                return [], "no smaller part shows it"
+                return "no smaller part shows it"
             guilty.append(self._confirm(found, before, len(guilty) + 1))
             if not guilty[-1].is_confirmed:
-                return guilty, "measured again, the set was not shown to have the effect"
+                return "measured again, the set was not shown to have the effect"
             compared = guilty[-1].against_whole
             if compared is None or compared.verdict is not less:
-                return guilty, "the whole change was not shown to do more than that"
+                return "the whole change was not shown to do more than that"
             before = tuple(sorted((*before, *found)))
 
     def _is_unclear(self) -> bool:

@@ -11,9 +11,11 @@ from typing import Any
 
 from asv_bench.compare.plan import ComparisonPlan, looks_at
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.git.repository import short
+from asv_bench.errors import TimeIsUp
+from asv_bench.git.repository import kind_of, short
 from asv_bench.measure.samples import Pair
 from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
+from asv_bench.words import counted
 
 MOST_CONFIRMATIONS = 3
 """Culprits that may fail their confirmation before a bisection gives up."""
@@ -34,6 +36,9 @@ the commits around show tells a step from an offset of that commit alone."""
 _RANGE = 0.95
 """Of the range in which a change lies that no few commits are suspected of."""
 _SLOPE_ENDS = 0.15
+_REST = 0.1
+"""Of the difference of the ends: what may be left without an explanation when the search ends, and
+the least step that is looked for. What matters anyway, the margin, may be left too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class SearchPlan:
     most_pairs: int = 200
     """Pairs of the search, after which it gives up; the comparisons' own do not count."""
     is_inside: bool = False  # whether to look between the ends also where those do not differ
+    is_all: bool = False  # whether to go on when what is confirmed explains the ends
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON-ready values."""
@@ -227,6 +233,44 @@ class Searched:
     unmeasurable: dict[str, str] = field(default_factory=dict)
     pairs: int = 0
     higher_is_better: bool = False
+    stopped: KeyboardInterrupt | None = None  # what ended the search before its end
+
+    @property
+    def total(self) -> float:
+        """The difference of the ends, as a rise of the curve in the direction."""
+        return self._cost(self.gate) if self.gate is not None else 0.0
+
+    @property
+    def rest(self) -> float:
+        """What of it the confirmed steps do not explain."""
+        return self.total - sum(self._cost(one.comparison) for one in self.confirmed)
+
+    @property
+    def least_step(self) -> float:
+        """The smallest step that is looked for."""
+        return 0.0 if self.plan.is_all or not self.is_changed else _REST * abs(self.total)
+
+    def rise(self, gap: Gap) -> float:
+        """By how much a gap rises in the direction that is looked for."""
+        return self.direction.sign * gap.effect
+
+    def is_largest(self, gap: Gap) -> bool:
+        """Whether a step is so large that what else explains the ends cannot be larger."""
+        is_early = self.is_changed and not self.plan.is_all
+        return is_early and self.rise(gap) >= self.rest - self.rise(gap)
+
+    def is_answered(self) -> bool:
+        """Whether the largest step is confirmed, and little of the ends' difference is left."""
+        if self.plan.is_all or not self.is_changed:
+            return False
+        sizes = [self._cost(one.comparison) for one in self.confirmed]
+        may_be_left = max(_REST * abs(self.total), math.log1p(self.plan.comparison.margin))
+        return max(sizes, default=0.0) > 0 and abs(self.rest) <= may_be_left
+
+    def _cost(self, comparison: Comparison) -> float:
+        """A comparison's effect as a rise of the curve in the direction."""
+        change = math.log1p(comparison.effect or 0.0)
+        return self.direction.sign * (-change if self.higher_is_better else change)
 
     @property
     def is_changed(self) -> bool:
@@ -281,11 +325,32 @@ def answer(known: Searched) -> Finding:
         },
         confirmations=tuple(one.comparison for one in known.suspicions.values()),
         unmeasurable=known.unmeasurable,
-        remark=NOT_LOOKED_FOR if is_unsearched else "",
+        remark=NOT_LOOKED_FOR if is_unsearched else _left_over(known, outcome),
         shape=shape,
         steps=tuple(_step(known, one) for one in in_order),
         curve=tuple(_point(known, one) for one in known.curve.levels()) if known.pairs else (),
     )
+
+
+def _left_over(known: Searched, outcome: Outcome) -> str:
+    """What a search that named a commit did not explain, and which labels it did not measure."""
+    if outcome is not Outcome.FOUND or known.plan.is_all or not known.is_changed:
+        return ""
+    said, sign = [], known.direction.sign
+    explained = known.effect(sign * (known.total - known.rest))
+    low, high = known.gate.interval if known.gate and known.gate.interval else (0.0, 0.0)
+    is_seen = not low <= explained <= high
+    if is_seen and abs(known.rest) >= math.log1p(known.plan.comparison.margin):
+        left = known.effect(sign * known.rest)
+        said.append(f"{left:+.1%} of what the ends differ by is not explained; --all goes on.")
+    count = len(known.candidates) - len(known.curve.levels())
+    if kind_of(known.candidates[-1]) == "label" and count:
+        said.append(
+            f"{counted(count, 'label')} of {len(known.candidates)} "
+            f"{'was' if count == 1 else 'were'} not measured: changes that cancel each other there "
+            f"are not seen; --all looks for them."
+        )
+    return " ".join(said)
 
 
 def _review(known: Searched) -> None:
@@ -326,6 +391,10 @@ def _outcome(
     several = RangeShape.SEVERAL_STEPS if len(known.confirmed) > 1 else RangeShape.ONE_STEP
     if main is not None and main.is_confirmed:
         return Outcome.FOUND, several, "compared with the commit before it by pairs of their own"
+    if known.stopped is not None:
+        what = "time was up" if isinstance(known.stopped, TimeIsUp) else "it was interrupted"
+        doing = f"after {counted(pairs, 'pair')} of the search" if pairs else "at the ends already"
+        return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, f"{what} {doing}"
     if known.is_changed:
         is_open = any(
             not one.is_confirmed and one.comparison.verdict is not Verdict.EQUIVALENT

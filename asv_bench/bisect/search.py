@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from statistics import median
 
 from asv_bench.bisect.finding import (
     LASTING,
@@ -26,9 +27,10 @@ from asv_bench.bisect.finding import (
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
-from asv_bench.measure.rounds import RoundRequest, Schedule, two_cells
+from asv_bench.measure.rounds import RoundRequest, Schedule, one_cell, two_cells
 from asv_bench.measure.samples import CommitUnusable, Metric, Pair, Round, RoundSource, SampleFailed
 from asv_bench.stats.level_curve import REFERENCE, Gap, LevelCurve
+from asv_bench.stats.paired import robust_sigma
 
 SourceOf = Callable[[str], RoundSource]
 """Gives the source for a part of the search. Each part measures pairs of its own, which no other
@@ -38,6 +40,8 @@ MOST_LEFT, MOST_LEFT_OF_ALL = 0.5, 0.35
 """Steps that may be left somewhere when the search ends, and where none explains the range."""
 LOOKED_AT = 7
 """Commits between the ends that are looked at where the ends are alike."""
+_FAR, _STEADY = math.log(2.0), 0.05
+"""Where the ends differ by as much, and lives of either vary by no more, single lives tell."""
 
 
 class Search:
@@ -47,11 +51,14 @@ class Search:
     plan says to look inside all the same. Then single pairs of a commit and the good end are
     measured, of the commit whose pair is expected to tell most of where the curve of levels steps,
     until each step lies at one commit or no commit is suspect. Each such commit is then compared
-    with the one before it, by new pairs.
+    with the one before it, by new pairs. Where the ends are far apart, single lives take the place
+    of pairs. The largest step comes first, and the search ends once what is confirmed explains the
+    difference of the ends (`Searched.is_answered`), unless the plan asks for all steps.
 
     `good` is the full hash of the commit before the `candidates`, which are full hashes, oldest
     first; the last is the bad end. `pool` has differences within one commit that this machine
-    showed before (`judging.within_commit`). `on_probe` is told of every pair.
+    showed before (`judging.within_commit`). `on_probe` is told of every pair, `on_confirmed` of
+    every step that is confirmed.
     """
 
     def __init__(
@@ -65,13 +72,15 @@ class Search:
         plan: SearchPlan | None = None,
         pool: Sequence[float] = (),
         on_probe: OnProbe = lambda probe: None,
+        on_confirmed: Callable[[Comparison], None] = lambda comparison: None,
     ) -> None:
         plan = plan or SearchPlan()
         self._source_of = source_of
         self._metric = metric
         self._plan = plan
         self._pools = {metric.name: pool} if pool else {}
-        self._on_probe = on_probe
+        self._on_probe, self._on_confirmed = on_probe, on_confirmed
+        self._of_gate: list[Pair] = []
         self._margin = math.log1p(plan.comparison.margin)
         self._curve = LevelCurve(len(candidates), self._margin)
         self._failures: Counter[str] = Counter()
@@ -79,10 +88,24 @@ class Search:
         self._known = Searched(direction, metric.name, good, row, plan, self._curve)
 
     def run(self) -> Finding:
-        """Compare the ends, search and confirm.
+        """Compare the ends, search and confirm; after Ctrl-C, what is known by then.
 
         Raises CommitUnusable if one of the two ends cannot be measured.
         """
+        try:
+            self._run()
+        except KeyboardInterrupt as error:
+            if self._known.gate is None:
+                raise
+            self._known.stopped = error
+        return answer(self._known)
+
+    @property
+    def stopped(self) -> KeyboardInterrupt | None:
+        """What ended it before its end, Ctrl-C or that the time was up."""
+        return self._known.stopped
+
+    def _run(self) -> None:
         known, alpha = self._known, self._plan.comparison.alpha
         last = len(known.candidates) - 1
         known.gate = gate = self._compare(Stage.GATE, "gate", REFERENCE, last, alpha)
@@ -90,21 +113,23 @@ class Search:
             raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
         if known.is_changed or self._plan.is_inside:
             self._search(() if known.is_changed else self._places())
-        return answer(known)
 
     def _search(self, places: Sequence[int]) -> None:
         """Probe and confirm until nothing is suspect any more, beginning at these places."""
         while True:
             self._probe_until_settled(places)
-            new = [gap for gap in self._curve.gaps() if self._is_located(gap)]
             known = self._known
+            new = [gap for gap in self._curve.gaps() if self._is_located(gap)]
             refuted = len(known.suspicions) - len(known.confirmed)
             if not new or refuted >= MOST_CONFIRMATIONS:
                 return
             share = len(known.suspicions) + len(new)
-            for gap in sorted(new, key=lambda gap: -abs(gap.effect)):
+            for gap in sorted(new, key=known.rise, reverse=True):
                 self._confirm(gap, share)
-            self._curve.expect_offsets()
+                if known.is_answered() and self._do_last():
+                    return
+            if not any(map(known.is_largest, new)):
+                self._curve.expect_offsets()
 
     def _compare(
         self, stage: Stage, part: str, before: int, after: int, alpha: float
@@ -114,13 +139,20 @@ class Search:
 
         def on_pair(progress: Headway, pairs: Mapping[str, Pair]) -> None:
             pair = pairs.get(self._metric.name)
+            if pair is not None and stage is Stage.GATE and pair.discarded is None:
+                self._of_gate.append(pair)
             if pair is not None:
                 self._observe(before, after, pair)
             self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
 
         plan = replace(self._plan.comparison, alpha=alpha)
         comparison = CommitComparison(two_cells(base, head), [self._metric], plan, self._pools)
-        [compared] = comparison.run(self._source_of(part), on_pair)
+        try:
+            [compared] = comparison.run(self._source_of(part), on_pair)
+        except KeyboardInterrupt as error:
+            if stage is Stage.GATE and comparison.pairs():
+                [self._known.gate] = comparison.answers_after(error)
+            raise
         return compared
 
     def _confirm(self, gap: Gap, share: int) -> None:
@@ -135,25 +167,49 @@ class Search:
         expected = Verdict.SLOWER if gap.effect > 0 else Verdict.FASTER
         is_confirmed = comparison.verdict is expected
         self._known.suspicions[gap.commits] = ComparedGap(gap, comparison, is_confirmed)
+        if is_confirmed:
+            self._on_confirmed(comparison)
 
     def _probe_until_settled(self, places: Sequence[int]) -> None:
         known = self._known
+        is_single = known.is_changed and self._tells_by_single_lives()
 
         def next_round(running: Sequence[RoundRequest]) -> RoundRequest | None:
             if known.pairs + len(running) >= self._plan.most_pairs:
                 return None
-            pending = [known.candidates.index(request.design.cells[1]) for request in running]
+            pending = [known.candidates.index(request.design.cells[-1]) for request in running]
             commit = self._next_commit(pending, places)
             if commit is None:
                 return None
-            design = two_cells(known.good, known.candidates[commit])
+            name = known.candidates[commit]
+            design = one_cell(name) if is_single else two_cells(known.good, name)
             return RoundRequest(design, (known.benchmark,))
 
         Schedule(self._source_of("search")).measure(next_round, self._take)
 
+    def _tells_by_single_lives(self) -> bool:
+        """Whether the ends lie so far apart that one life says on which side a commit is."""
+        if not self._of_gate:
+            return False
+        ends = zip(*(pair.costs for pair in self._of_gate), strict=True)
+        is_steady = all(robust_sigma(costs) <= _STEADY for costs in ends)
+        return is_steady and abs(self._known.total) >= _FAR
+
+    def _pair_of(self, request: RoundRequest, measured: Round) -> Pair:
+        """The pair of a round; a single life stands beside the middle one of the good end."""
+        if len(request.design.cells) > 1:
+            [pair] = request.design.pairs([self._metric], measured).values()
+            return pair
+        middle = median(pair.base.value for pair in self._of_gate)
+        near = min(self._of_gate, key=lambda pair: abs(pair.base.value - middle))
+        head = measured.readings[0][self._metric.name]
+        return replace(near, head=head, head_first=False)
+
     def _next_commit(self, pending: Sequence[int], places: Sequence[int]) -> int | None:
-        """The commit to measure; None where nothing is suspect any more."""
+        """The commit to measure; None where nothing is suspect, or a step is to be compared."""
         gaps = self._curve.gaps()
+        if any(self._is_located(gap) and self._known.is_largest(gap) for gap in gaps):
+            return None
         open_gaps = [gap for gap in gaps if self._is_open(gap)]
         left = sum(gap.probability for gap in open_gaps)
         has_step = bool(self._known.confirmed) or any(map(self._is_located, gaps))
@@ -178,26 +234,35 @@ class Search:
         places = [count * part // parts - 1 for part in range(1, parts)]
         return sorted(places, key=lambda place: abs(2 * place + 2 - count))
 
+    def _do_last(self) -> bool:
+        """Whether the commits around bear out every step that is confirmed."""
+        confirmed = {one.gap.commits for one in self._known.confirmed}
+        gaps = (gap for gap in self._curve.gaps() if gap.commits in confirmed)
+        return all(gap.probability >= LASTING for gap in gaps)
+
     def _is_located(self, gap: Gap) -> bool:
         """Whether a step lies there, at one commit, and was not compared yet."""
         is_certain = gap.is_atomic and gap.probability >= self._plan.certain
-        return is_certain and gap.commits not in self._known.suspicions
+        return is_certain and gap.commits not in self._known.suspicions and self._matters(gap)
+
+    def _matters(self, gap: Gap) -> bool:
+        """Whether a step there is worth looking for, beside what the ends differ by."""
+        return abs(gap.effect) >= self._known.least_step
 
     def _is_open(self, gap: Gap) -> bool:
         """Whether there may be a step of which pairs with the good end would tell more."""
         suspicion = self._known.suspicions.get(gap.commits)
         if suspicion is None:
-            return not self._is_located(gap)
+            return self._matters(gap) and not self._is_located(gap)
         return suspicion.is_confirmed and gap.probability < LASTING
 
     def _take(self, request: RoundRequest, future: Future[Round]) -> None:
         known = self._known
-        _, commit = request.design.cells
-        index = known.candidates.index(commit)
+        index = known.candidates.index(request.design.cells[-1])
         known.pairs += 1
         pair, failure = None, ""
         try:
-            [pair] = request.design.pairs([self._metric], future.result()).values()
+            pair = self._pair_of(request, future.result())
             self._observe(REFERENCE, index, pair)
         except CommitUnusable as error:
             self._leave_out(index, error, error.reason)

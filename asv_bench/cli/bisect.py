@@ -72,6 +72,13 @@ def bisect(
             help="Search also where the ends do not differ, for a change that is taken back.",
         ),
     ] = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Go on to every step, also when those confirmed explain what the ends differ by.",
+        ),
+    ] = False,
     by_files: Annotated[
         bool,
         typer.Option(
@@ -88,9 +95,11 @@ def bisect(
     """Find the commits after GOOD, up to BAD, that made a benchmark slower.
 
     The two ends are compared first; without a regression between them nothing is searched, unless
-    with --inside. Several steps are all named, and a slope is told from a step. Commits that hold
-    the same files in what is measured as the one before are stepped over. The search runs along
-    first parents: a merge counts as one commit, and the answer has the command that goes into it.
+    with --inside. The largest step comes first, and the search ends when what it confirmed explains
+    the difference of the ends, but for a tenth; --all goes on. A slope is told from a step. Commits
+    that hold the same files in what is measured as the one before are stepped over. The search runs
+    along first parents: a merge counts as one commit, and the answer has the command that goes into
+    it.
     Along an axis of labels the first label is found. bisect COMMIT --files finds the files of a
     commit that did it. Exit code 3: the commit was found and confirmed; 0: no regression, or the
     same at both ends; 4: inconclusive; 5: the benchmark does not exist at one of the ends; 1: a
@@ -110,6 +119,7 @@ def bisect(
         certain=certain,
         most_pairs=most_pairs,
         is_inside=inside,
+        is_all=every,
     )
     if WORKING_TREE in (good, bad):
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")

@@ -122,6 +122,11 @@ def two_cells(base: str, head: str) -> Design:
     return Design((base, head), {"": ((0,), (1,))}, ((0, 1),), (base, head), noise="")
 
 
+def one_cell(name: str) -> Design:
+    """Single lives, of which nothing is compared."""
+    return Design((name,), {}, ((0,),), (name, name))
+
+
 @dataclass(frozen=True, slots=True)
 class Roles:
     """What three commits are called; contrasts are named by two of them, the head first."""

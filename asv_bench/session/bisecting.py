@@ -34,6 +34,7 @@ from asv_bench.output.console import print_sentences, print_table
 from asv_bench.output.issue_text import described, lasting_names, repeating
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
+from asv_bench.output.table import percentage
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.session.session import Session
@@ -175,7 +176,13 @@ class Bisecting(Searching):
                     total = done + probe.guess.pairs_left if probe.guess else None
                     bar.show(done, DOING[probe.stage], total=total)
 
-            self.finding = Search(
+            def on_confirmed(step: Comparison) -> None:
+                effect = percentage(step.effect or 0.0, 1, signed=True)
+                described = self._by_hash[step.head]
+                said = f"confirmed: {described.short} {described.subject}".rstrip()
+                print_sentences(self._console, [f"{said}, {effect}"], "bold")
+
+            search = Search(
                 lambda part: Logged(source, self._log, part),
                 self._good,
                 [commit.hash for commit in self._commits],
@@ -184,7 +191,10 @@ class Bisecting(Searching):
                 plan=self._plan,
                 pool=self._pool,
                 on_probe=on_probe,
-            ).run()
+                on_confirmed=on_confirmed,
+            )
+            self.finding = search.run()
+        self._stopped = search.stopped
         # What each of the comparisons showed within a commit is kept for the next ones.
         compared: dict[tuple[str, str], list[Pair]] = {}
         for probe in self._probes:
@@ -229,7 +239,7 @@ class Bisecting(Searching):
 
     def _look_why(self, finding: Finding) -> None:
         """Find out what differs besides time at the commits that are named."""
-        if not finding.confirmed_steps:
+        if not finding.confirmed_steps or self._stopped is not None:
             return
         row = [Commit(self._good), *self._commits]
         # The answer stands already, and Ctrl-C leaves it.
@@ -376,7 +386,7 @@ class SearchingFiles(Searching):
             print_sentences(self._console, [try_line(tried, self._labels)])
 
         with bar:
-            self.finding = FileSearch(
+            search = FileSearch(
                 lambda part: Logged(source, self._log, part),
                 self._commit_of,
                 self._good.hash,
@@ -389,7 +399,9 @@ class SearchingFiles(Searching):
                 pool=self._pool,
                 on_pair=on_pair,
                 on_try=on_try,
-            ).run()
+            )
+            self.finding = search.run()
+        self._stopped = search.stopped
         return BY_OUTCOME[self.finding.outcome]
 
     def print_answer(self) -> None:

@@ -51,14 +51,14 @@ class RoundsOfPairs:
         device: str | None = None,
     ) -> Round:
         """See `RoundSource`."""
-        base, head = cells
-        order = tuple(order or (0, 1))
+        base, head = cells[0], cells[-1]
+        order = tuple(order or range(len(cells)))
         pairs = self.pair(base, head, head_first=order == (1, 0), benchmarks=metrics, device=device)
         readings: tuple[dict[str, Reading], ...] = ({}, {})
         for name, pair in pairs.items():
             for of_cell, one in zip(readings, (pair.base, pair.head), strict=True):
                 of_cell[name] = replace(one, gpu=_THROTTLED) if pair.discarded else one
-        return Round(order, readings)
+        return Round(order, readings[-len(cells) :])
 
 
 class SimulatedCommits(RoundsOfPairs):

@@ -15,7 +15,7 @@ from asv_bench.bisect.search import LOOKED_AT, Search
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison
 from asv_bench.compare.plan import EARLY_LOOKS
 from asv_bench.compare.verdict import Verdict
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import MeasurementFailed, TimeIsUp
 from asv_bench.measure.samples import CommitUnusable, DeviceLost, Pair, SampleFailed
 from tests.simulations.bisect import Scenario, bisect_often
 from tests.simulations.commits import SIMULATED, SIMULATED_BENCHMARK, SimulatedCommits
@@ -132,7 +132,8 @@ def test_several_steps_are_all_named_and_share_the_error_of_one(
     assert finding.shape is RangeShape.SEVERAL_STEPS
     assert named(finding) == pytest.approx(steps, abs=0.005)
     assert finding.suspects == (COMMITS[suspect],)
-    assert alphas == [SearchPlan().comparison.alpha / share for share in (1, 2, 2)]
+    # The gate, the step that comes first, alone, and the one that is left.
+    assert alphas == [SearchPlan().comparison.alpha / share for share in (1, 1, 2)]
 
 
 def test_after_the_ends_were_proven_to_differ_none_is_no_answer() -> None:
@@ -288,3 +289,83 @@ def test_eight_devices_at_once_come_to_the_same_answer_also_where_they_are_lost(
         for device in machine.devices:
             orders = [head_first for name, head_first in machine.orders if name == device]
             assert abs(sum(orders) - len(orders) / 2) <= 2
+
+
+def test_the_search_ends_once_the_largest_step_explains_the_ends_and_all_goes_on() -> None:
+    steps = {8: 0.02, 21: 0.40}
+    confirmed = []
+    finding, probes = search(Machine(steps), on_confirmed=confirmed.append)
+    assert named(finding) == pytest.approx({21: 0.40}, abs=0.01)
+    assert [one.head for one in confirmed] == [COMMITS[21]]
+    assert "+2." in finding.remark
+    assert "--all" in finding.remark
+    every, more = search(Machine(steps), plan=SearchPlan(is_all=True))
+    assert named(every) == pytest.approx(steps, abs=0.01)
+    assert every.remark == ""
+    assert len(more) > 1.5 * len(probes)
+
+
+def test_a_large_step_is_confirmed_before_smaller_ones_are_looked_for() -> None:
+    confirmed: list[tuple[str, int]] = []
+    probes: list[Probe] = []
+    machine = Machine({8: 0.25, 21: 0.50})
+    finding, _ = search(
+        machine,
+        on_probe=probes.append,
+        on_confirmed=lambda step: confirmed.append((step.head, len(probes))),
+    )
+    assert [head for head, _ in confirmed] == [COMMITS[21], COMMITS[8]]
+    assert confirmed[0][1] < 0.7 * len(probes)
+    assert finding.shape is RangeShape.SEVERAL_STEPS
+
+
+@pytest.mark.parametrize(("step", "is_single"), [(1.5, True), (0.5, False)])
+def test_single_lives_search_where_the_ends_are_far_apart(step: float, is_single: bool) -> None:
+    machine = Machine({13: step})
+    finding, _ = search(machine)
+    assert named(finding) == pytest.approx({13: step}, rel=0.05)
+    # The machine is asked for a life of one commit as for a pair with itself.
+    assert {base == head for base, head in machine.asked["search"]} == {is_single}
+    assert all(base != head for base, head in machine.asked["confirmation 1"])
+
+
+def test_pairs_search_where_lives_of_far_ends_scatter() -> None:
+    machine = Machine({13: 1.5}, noise=Noise(process=0.15, drift=0.0, outliers=0.0))
+    finding, _ = search(machine)
+    assert list(named(finding)) == [13]
+    assert {base for base, _ in machine.asked["search"]} == {GOOD}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(KeyboardInterrupt, "it was interrupted"), (TimeIsUp, "time was up")]
+)
+@pytest.mark.parametrize(
+    ("after", "outcome"), [(4, Outcome.INCONCLUSIVE), (14, Outcome.INCONCLUSIVE)]
+)
+def test_what_ends_a_search_leaves_the_best_answer_so_far(
+    error: type[KeyboardInterrupt], said: str, after: int, outcome: Outcome
+) -> None:
+    def stop(machine: Machine, base: str, head: str, pair: Pair) -> Pair:
+        if len(machine.orders) > after:
+            raise error
+        return pair
+
+    finding, probes = search(Machine({13: 0.05}, happens=stop))
+    assert (finding.outcome, len(probes)) == (outcome, after)
+    assert finding.reason.startswith(said)
+    assert finding.gate.effect == pytest.approx(0.05, abs=0.01)
+    if probes[-1].guess is not None:
+        assert finding.suspects == probes[-1].guess.commits
+        assert finding.probability == pytest.approx(probes[-1].guess.probability)
+
+
+def test_an_interruption_after_a_confirmation_keeps_what_was_confirmed() -> None:
+    def stop(machine: Machine, base: str, head: str, pair: Pair) -> Pair:
+        if "confirmation 1" in machine.asked and machine.now is machine.asked["search"]:
+            raise KeyboardInterrupt
+        return pair
+
+    finding, _ = search(Machine({8: 0.25, 21: 0.50}, happens=stop))
+    assert finding.outcome is Outcome.FOUND
+    assert list(named(finding)) == [21]
+    assert "not explained" in finding.remark
