@@ -199,7 +199,7 @@ def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
 
 
 def test_a_history_files_what_was_measured_in_time(
-    kvtrail, toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kvtrail, toy: DeclaredRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lives: list[str] = []
     whole = Lives.round
