@@ -215,7 +215,7 @@ class LifeResults:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredHistory:
     """The figures of a session, with its record."""
 
     figures: tuple[Figure, ...]
@@ -242,7 +242,7 @@ def measure_commits(
     hosts: FleetOptions | None = None,
     command: str = "history",
     limit: TimeLimit | None = None,
-) -> Measured:
+) -> MeasuredHistory:
     """Measure so many lives of commits or labels in rounds, and file them.
 
     What takes long wants a yes. `results` is asv's results directory; None: that of `histories`. An
@@ -312,7 +312,7 @@ def measure_commits(
         "cells": {name: cell.to_json() for name, cell in subject.cells.items()},
         "failed": failed,
     }
-    return Measured(good, failed, record)
+    return MeasuredHistory(good, failed, record)
 
 
 def _measure(session: LifeRounds, console: Console, limit: TimeLimit, *, yes: bool) -> bool:

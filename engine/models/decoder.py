@@ -19,7 +19,7 @@ from engine.models.activations import activation_function
 from engine.models.layers import Attend, Attention, FeedForward, LayerNorm, Linear, Norm, RMSNorm
 from engine.models.spec import DecoderSpec
 from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING, parameter_shapes
-from kernels.attention.rotation import Turn
+from kernels.attention.rotation import HeadRotation
 
 # cuBLAS has fast kernels only for outputs whose rows are aligned.
 _HEAD_ROWS = 64
@@ -102,7 +102,7 @@ class Decoder:
         x = F.embedding(token_ids, self.token_embedding)  # [T, E]
         if self.position_embedding is not None:
             x = x + F.embedding(positions, self.position_embedding)
-        turn = None if self._turns is None else Turn(positions, self._turns)
+        turn = None if self._turns is None else HeadRotation(positions, self._turns)
         normed = self.blocks[0].attention.norm(x)
         for layer, block in enumerate(self.blocks):
             attended = block.attention.attended(layer, normed, turn, attend)

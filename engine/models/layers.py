@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.activations import KERNEL_ACTIVATIONS, Activation, gelu_tanh
-from kernels.attention.rotation import Turn
+from kernels.attention.rotation import HeadRotation
 from kernels.linear.folded import pack_gate, packed_halves
 from kernels.linear.gate import gate
 from kernels.linear.norm import add_layer_norm, add_rms_norm
@@ -107,7 +107,7 @@ class Attention:
     head_norm: Tensor | None
     epsilon: float
 
-    def attended(self, layer: int, x: Tensor, turn: Turn | None, attend: Attend) -> Tensor:
+    def attended(self, layer: int, x: Tensor, turn: HeadRotation | None, attend: Attend) -> Tensor:
         """What each head of x [T, E], which is normed, attended to: [T, H_q D]."""
         queries, keys = self.queries, self.keys
         heads = self.into(x).view(-1, queries + 2 * keys, self.head_dim)

@@ -17,7 +17,7 @@ from engine.models.fields import Fields
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearScaling:
     """All frequencies divided by `factor`."""
 
     factor: float
@@ -54,7 +54,7 @@ class Yarn:
     is_truncated: bool
 
 
-Scaling: TypeAlias = Linear | Llama3 | Yarn
+Scaling: TypeAlias = LinearScaling | Llama3 | Yarn
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Rotary:
         scaling = self.scaling
         if scaling is None:
             return plain
-        if isinstance(scaling, Linear):
+        if isinstance(scaling, LinearScaling):
             return plain / scaling.factor
         if isinstance(scaling, Llama3):
             kept = _kept_by_wavelength(plain, scaling)
@@ -126,7 +126,7 @@ def _read_scaling(settings: Fields, max_positions: int, original: int) -> Scalin
     if kind == "default":
         return None
     if kind == "linear":
-        return Linear(settings.positive("factor"))
+        return LinearScaling(settings.positive("factor"))
     if kind == "llama3":
         low, high = settings.positive("low_freq_factor"), settings.positive("high_freq_factor")
         if low >= high:

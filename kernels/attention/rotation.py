@@ -13,7 +13,7 @@ from kernels.errors import KernelArgumentError
 
 
 @dataclass(frozen=True)
-class Turn:
+class HeadRotation:
     """How far every pair of a head turns at the positions [T] of T tokens.
 
     `table` float32 [P, D] has the cosines and sines of every position, as `Rotation` has it.
@@ -94,4 +94,4 @@ class Rotation:
 
     def turned(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Heads of queries and keys [B, H_q + H_kv, D] at `positions` [B], in their own dtype."""
-        return Turn(positions, self.table).heads(heads, self.norm, self.epsilon)
+        return HeadRotation(positions, self.table).heads(heads, self.norm, self.epsilon)

@@ -65,7 +65,7 @@ def launch_turn(
     norm: torch.Tensor | None,
     epsilon: float,
 ) -> None:
-    """`kernels.attention.rotation.Turn.heads`, of heads [T, H, D] in place."""
+    """`kernels.attention.rotation.HeadRotation.heads`, of heads [T, H, D] in place."""
     rows, count, head_dim = heads.shape
     if rows == 0:
         return

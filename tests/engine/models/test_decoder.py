@@ -20,7 +20,7 @@ from engine.models.random_weights import random_weights
 from engine.models.registry import RANDOM_CONFIGS, load_model
 from engine.models.rotary import Rotary
 from engine.models.spec import DecoderSpec
-from kernels.attention.rotation import Turn
+from kernels.attention.rotation import HeadRotation
 
 CPU = torch.device("cpu")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -162,7 +162,7 @@ def test_heads_are_turned_by_their_positions_alone() -> None:
 
     def score(query_at: int, key_at: int) -> torch.Tensor:
         turned = [
-            Turn(torch.tensor([place]), table).heads(head.clone())
+            HeadRotation(torch.tensor([place]), table).heads(head.clone())
             for place, head in ((query_at, query), (key_at, key))
         ]
         return (turned[0] * turned[1]).sum()

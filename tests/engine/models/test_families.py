@@ -13,7 +13,7 @@ from decoder_checkpoints import TINY
 
 from engine.errors import ModelError
 from engine.models.families import FAMILIES, read_config, spec_of
-from engine.models.rotary import Linear, Llama3, Rotary, Yarn
+from engine.models.rotary import LinearScaling, Llama3, Rotary, Yarn
 from engine.models.spec import DecoderSpec
 
 FAMILY_NAMES = ("llama", "mistral", "qwen2", "qwen3")
@@ -112,11 +112,11 @@ def test_end_of_sequence_ids(
         ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, Rotary(5e5)),
         (
             {"rope_scaling": {"type": "linear", "factor": 2}},
-            Rotary(10_000.0, Linear(2.0)),
+            Rotary(10_000.0, LinearScaling(2.0)),
         ),
         (
             {"rope_parameters": {"rope_theta": 7e4, "rope_type": "linear", "factor": 2.0}},
-            Rotary(7e4, Linear(2.0)),
+            Rotary(7e4, LinearScaling(2.0)),
         ),
         (
             {

@@ -15,7 +15,7 @@ from kernels import KernelArgumentError
 from kernels.attention.arguments import FusedArguments
 from kernels.attention.fused import fused_attention, split_heads
 from kernels.attention.reference import reference_decode, reference_rotation
-from kernels.attention.rotation import Rotation, Turn
+from kernels.attention.rotation import HeadRotation, Rotation
 from kernels.tiles.launch import SPLIT_TOKENS
 
 EPSILON = 1e-3
@@ -210,7 +210,7 @@ def test_heads_of_many_tokens_are_turned_alone(
     norm_or_none = norm if has_norm else None
     expected = reference_rotation(qkv[:, :count], positions, table, norm_or_none, EPSILON)
     behind = qkv[:, count:].clone()
-    turned = Turn(positions, table).heads(qkv[:, :count], norm_or_none, EPSILON)
+    turned = HeadRotation(positions, table).heads(qkv[:, :count], norm_or_none, EPSILON)
     unit = torch.finfo(dtype).eps
     assert float(((turned.double() - expected).abs() / (1 + expected.abs())).max()) <= 2 * unit
     assert same_bits(qkv[:, count:], behind)
@@ -220,4 +220,4 @@ def test_heads_that_do_not_lie_one_after_another_are_refused(implementation: Any
     heads = torch.zeros(4, 16, 3, device=implementation.device).transpose(1, 2)
     positions = torch.zeros(4, dtype=torch.int32, device=implementation.device)
     with pytest.raises(KernelArgumentError, match="one after another"):
-        Turn(positions, torch.zeros(1, 16, device=implementation.device)).heads(heads)
+        HeadRotation(positions, torch.zeros(1, 16, device=implementation.device)).heads(heads)
