@@ -53,17 +53,27 @@ class Record:
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def look_around(
-        self, console: Console, devices: Sequence[str], *, require_quiet: bool = False
-    ) -> None:
+        self,
+        console: Console,
+        devices: Sequence[str],
+        *,
+        require_quiet: bool = False,
+        is_told: bool = True,
+    ) -> list[str]:
         """Record what else the machine does, and warn if that may spoil figures of these devices.
 
-        Raises Refused if quiet is required and there is other load.
+        The warnings are returned, and printed if `is_told`. Raises Refused if quiet is required and
+        there is other load.
         """
         self.surroundings = look_around(devices)
         disturbances = self.surroundings.sentences()
-        self.warn(console, disturbances)
+        if is_told or require_quiet:
+            self.warn(console, disturbances)
+        else:
+            self.warnings += disturbances
         if require_quiet and disturbances:
             raise Refused("--require-quiet was given, and the machine is not quiet: see above.")
+        return disturbances
 
     def warn(self, console: Console, sentences: Sequence[str]) -> None:
         """Print and record sentences that make figures doubtful."""

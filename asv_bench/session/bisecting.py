@@ -84,6 +84,9 @@ class Searching(Session):
         self._plan = plan
         self._pool: Sequence[float] = ()
 
+    def _is_clear(self) -> bool:
+        return self.finding is not None and self.finding.outcome is not Outcome.INCONCLUSIVE
+
     def begin(self) -> list[str]:
         self._pool = self._noise.of([self._benchmark]).get(self._benchmark, [])
         return []
@@ -219,7 +222,7 @@ class Bisecting(Searching):
         table = commit_table(self.finding, self._commits)
         if self._probes:
             print_table(self._console, table)
-        self._record.warn(self._console, doubts)
+        self._doubt(doubts)
         print_sentences(self._console, [first], "bold")
         took = f"{len(self._probes)} pairs, {self.seconds:.0f} s"
         print_sentences(self._console, [*others, took])

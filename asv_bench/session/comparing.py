@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from asv_bench.compare.advice import advice, estimate_text
+from asv_bench.compare.advice import advice, beside_cpu, estimate_text
 from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import (
@@ -214,7 +214,7 @@ class Comparing(Session):
         return self._plan.for_one(name, self._comparison.margins)
 
     def _advice(self) -> list[str]:
-        """What a verdict takes where there is none."""
+        """What a verdict takes where there is none, and what the CPU time says beside it."""
         option = "--pairs" if self._question.command == "compare" else "--rounds"
         others, devices, pairs = self._subject.others, len(self.devices()), self._pairs()
         said = (
@@ -222,7 +222,13 @@ class Comparing(Session):
             for one in self._comparisons
             if (name := one.benchmark)
         )
-        return list(filter(None, said))
+        beside = (
+            beside_cpu(one, others, self._plan_of(one.benchmark)) for one in self._comparisons
+        )
+        return list(filter(None, (*said, *beside)))
+
+    def _is_clear(self) -> bool:
+        return all(one.verdict is not Verdict.INCONCLUSIVE for one in self._comparisons)
 
     def _conclude(self, measured: Sequence[Comparison]) -> ExitCode:
         self._comparisons = [*measured, *self._question.known]
@@ -250,7 +256,7 @@ class Comparing(Session):
             for pair in found
             for side, reading in (("base", pair.base), ("head", pair.head))
         )
-        self._record.warn(self._console, processes_apart(readings, unit))
+        self._doubt(processes_apart(readings, unit))
         units = {metric.name: metric.unit for metric in self._subject.known}
         print_sentences(self._console, others_lines(self._subject.others, self._ends, units))
         print_sentences(self._console, self._conclusion.sentences, "bold")

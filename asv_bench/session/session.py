@@ -68,6 +68,7 @@ class Session(ABC):
         self._how = how
         self._hosts = hosts or FleetOptions()
         self._limit = TimeLimit.of(how.minutes)
+        self._doubts: list[str] = []  # what else the machine did, and what that may have spoilt
         self._ending = ""  # what ended it before there was an answer
         self.seconds = 0.0
 
@@ -112,6 +113,9 @@ class Session(ABC):
             print_sentences(self._console, [self._ending], "bold")
         else:
             self.print_answer()
+        if not self._is_clear():
+            # Where the answer is clear, what the machine did besides does not change it.
+            print_sentences(self._console, self._doubts, "yellow")
         print_sentences(self._console, self._subject.remarks, "yellow")
         self._record.notes += self._subject.remarks
         self._record.results = {
@@ -125,6 +129,15 @@ class Session(ABC):
         written = self._record.write(path)
         self._console.print(f"record: {written}")
         return written
+
+    def _doubt(self, sentences: Sequence[str]) -> None:
+        """Record what makes figures doubtful; it is printed where the answer is not clear."""
+        self._doubts += sentences
+        self._record.warnings += sentences
+
+    def _is_clear(self) -> bool:
+        """Whether the answer would be the same on a quiet machine."""
+        return False
 
     def known(self) -> ExitCode | None:
         """The code where the answer needs no measuring; it is found then. None: it needs some."""
@@ -179,7 +192,9 @@ class Session(ABC):
         print_sentences(self._console, said)
         if self._fleet is None:  # its hosts look themselves, before each life
             devices, quiet = self._subject.devices, self._how.require_quiet
-            self._record.look_around(self._console, devices, require_quiet=quiet)
+            self._doubts = self._record.look_around(
+                self._console, devices, require_quiet=quiet, is_told=False
+            )
         begun, is_answer = time.monotonic(), True
         try:
             # The last is left first, since processes that are told to end need their time.

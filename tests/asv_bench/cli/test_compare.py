@@ -24,6 +24,7 @@ from toy_project import ToyProject, git, make_project, run_ruler
 from asv_bench.errors import BenchError, TimeIsUp
 from asv_bench.git.repository import Commit
 from asv_bench.measure.samples import GpuConditions, Pair
+from asv_bench.process.machine import Surroundings
 from asv_bench.subjects import choose
 
 STEP = r"Toy\.track_step"
@@ -263,6 +264,20 @@ def test_what_so_many_minutes_show_is_said_where_the_noise_is_known(scripted: Sc
         assert scripted(noisy, "--fresh")[0] == 4
     _, said, _ = scripted(ScriptedPairs(lambda *_: 1.5), "--minutes", "60", "--fresh")
     assert re.search(r"b: In \S+ min compare measures at most 30 pairs and finds a change of", said)
+
+
+def test_what_else_the_machine_did_is_said_where_the_answer_is_not_clear(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(self: Surroundings) -> list[str]:
+        return ["Warning: other programs use 2.0 of 2 cores."]
+
+    monkeypatch.setattr(Surroundings, "sentences", look)
+    noisy = ScriptedPairs(lambda _, number: 1 + 0.05 * (number * 7 % 5 - 2))
+    for source, is_said in ((noisy, True), (ScriptedPairs(lambda *_: 1.5), False)):
+        _, said, record = scripted(source, "--fresh")
+        assert said.count("other programs use") == is_said
+        assert record["warnings"][0] == "Warning: other programs use 2.0 of 2 cores."
 
 
 class Slowed(ScriptedPairs):
