@@ -9,9 +9,9 @@ the whole is still slower than the part, the search goes on among the other file
 the base.
 
 Errors: a set of files is named only by its confirmation. The first has half of the plan's alpha,
-the second a quarter, and so on, shared by Holm's procedure among the three comparisons of its
-rounds. So a set that does not differ from its base is named with a chance of at most alpha, however
-many parts were tried. The comparisons of the search have alpha each, and only direct it.
+the second a quarter, and so on, for the three comparisons of its rounds in turns, the whole against
+the base first. So a set that does not differ from its base is named with a chance of at most alpha,
+however many parts were tried. The comparisons of the search have alpha each, and only direct it.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def compare(
 
 
 def plan_of(
-    pairs: int | None, margin: float, benchmarks: int = 1, *, quick: bool = False
+    pairs: int | None, margin: float, benchmarks: float = 1, *, quick: bool = False
 ) -> ComparisonPlan:
     """The plan with so many pairs at most, and a margin in per cent.
 
@@ -85,7 +85,7 @@ def plan_of(
         caps = range(plan.cap + 1, MOST)
         least = next(cap for cap in caps if plan.with_cap(cap).can_differ(benchmarks))
         raise Refused(
-            f"among {benchmarks} benchmarks, {plan.cap} pairs cannot show a difference of one; "
+            f"among {benchmarks:.0f} benchmarks, {plan.cap} pairs cannot show a difference of one; "
             f"take at least {least}, or fewer benchmarks."
         )
     return plan.with_margin(margin / 100)

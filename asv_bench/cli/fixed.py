@@ -30,7 +30,7 @@ from asv_bench.session.options import (
     ends_of,
     parent_of,
 )
-from asv_bench.stats.paired import share_in_rounds
+from asv_bench.stats.paired import LEAD, share_in_rounds
 from asv_bench.subjects.declared import DeclaredSubject
 
 ROLES = Roles("parent", "culprit", "head")
@@ -79,8 +79,7 @@ def fixed(
     names = commits[:NAMES]
     if is_alone:
         names = [parent_of(chosen, names[0]), names[0], "HEAD"]
-    count = len(ROLES.contrasts) * len(chosen.metrics)
-    plan = plan_of(rounds, how.margin, count, quick=quick)
+    plan = plan_of(rounds, how.margin, len(chosen.metrics) / LEAD, quick=quick)
     three = ends_of(chosen, names, files.console)
     question = _question(chosen, three, plan.confidence, anyway=how.anyway, is_alone=is_alone)
     Comparing(chosen, question, plan, files, how, hosts).answer()

@@ -24,10 +24,8 @@ from asv_bench.session.options import (
     SubjectPath,
     ends_of,
 )
+from asv_bench.stats.paired import LEAD
 from asv_bench.subjects.axis import under_label
-
-CONTRASTS = 3
-"""Of each metric: by commits, by labels, and by both together."""
 
 
 def swap(
@@ -58,7 +56,7 @@ def swap(
         raise Refused("swap needs a subject with labels; name its file with --subject.")
     if old == new:
         raise Refused(f"{old} is both the old and the new label; give two of them.")
-    plan = plan_of(rounds, how.margin, CONTRASTS * len(chosen.metrics))
+    plan = plan_of(rounds, how.margin, len(chosen.metrics) / LEAD)
     given = ends_of(chosen, (base, head), files.console)
     commits, labels = (given[0][1].hash, given[1][1].hash), (old, new)
     cells = [under_label(commit, label) for commit in commits for label in labels]

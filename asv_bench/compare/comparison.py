@@ -112,7 +112,8 @@ class CommitComparison:
     ) -> None:
         self._design = design
         self._metrics = {metric.name: metric for metric in metrics}
-        self._metric_of = design.named(metrics)
+        self._metric_of = design.named(metrics, with_gate=True)
+        self._asked = design.named(metrics)
         self._plan = plan or ComparisonPlan()
         self._cases = {name: _Case() for name in self._metric_of}
         self._measured = 0
@@ -145,7 +146,7 @@ class CommitComparison:
             self._next_look = look.pairs
             schedule.measure(self._next_round, self._take)
             self._look(number, look)
-        return [case.answer for case in self._cases.values() if case.answer is not None]
+        return self._answers()
 
     def answers_after(self, error: KeyboardInterrupt | CommitUnusable) -> list[Comparison]:
         """The answers given before `run` raised, and an answer that says why for all others."""
@@ -157,7 +158,7 @@ class CommitComparison:
             reason = str(error)
         for name in self._open():
             self._close(name, self._cases[name].kept, verdict, reason)
-        return [case.answer for case in self._cases.values() if case.answer is not None]
+        return self._answers()
 
     def kept_pairs(self, benchmark: str) -> Sequence[Pair]:
         """The pairs of a benchmark that were not discarded, in the order they came in."""
@@ -178,10 +179,17 @@ class CommitComparison:
         return [name for name, of in self._metric_of.items() if of.name == metric]
 
     def _open(self) -> list[str]:
-        return [name for name, case in self._cases.items() if case.answer is None]
+        """The benchmarks without an answer; a gate only where it has something to open."""
+        names = [name for name, case in self._cases.items() if case.answer is None]
+        metrics = {self._asked[name].name for name in names if name in self._asked}
+        return [name for name in names if self._metric_of[name].name in metrics]
+
+    def _answers(self) -> list[Comparison]:
+        cases = (self._cases[name] for name in self._asked)
+        return [case.answer for case in cases if case.answer is not None]
 
     def _next_round(self, running: Sequence[RoundRequest]) -> RoundRequest | None:
-        cases = [case for case in self._cases.values() if case.answer is None]
+        cases = [self._cases[name] for name in self._open()]
         # Of a benchmark of which too many were lost, none is replaced.
         may_go_on = [case for case in cases if len(case.lost) < self._plan.max_discarded]
         if all(len(case.kept) + len(running) >= self._next_look for case in may_go_on):
@@ -227,7 +235,11 @@ class CommitComparison:
             )
             for name, kept in enough.items()
         }
-        verdicts = judge(evidence, number, self._hypotheses(), self._plan, self.margins)
+        answers = {
+            name: case.answer.verdict if case.answer else None for name, case in self._cases.items()
+        }
+        turns = self._design.turns
+        verdicts = judge(evidence, number, answers, self._plan, self.margins, turns)
         for name, verdict in verdicts.items():
             if verdict.is_clear or is_last:
                 entry = evidence[name]
@@ -241,12 +253,6 @@ class CommitComparison:
                 f"the last: {lost[-1]}"
             )
             self._close(name, used[name], Verdict.INCONCLUSIVE, reason)
-
-    def _hypotheses(self) -> int:
-        """Benchmarks that Holm's procedure counts: all that were measured and did not differ."""
-        counted = (None, Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
-        verdicts = [case.answer and case.answer.verdict for case in self._cases.values()]
-        return sum(verdict in counted for verdict in verdicts)
 
     def _close(
         self,

@@ -17,13 +17,14 @@ from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.stats.paired import (
     POOL_SIZE,
+    Bools,
     Floats,
     fits_pool,
     guarded_rank_sum_p,
     hodges_lehmann,
-    holm,
     location_p,
     pooled_p,
+    rejected_in_turns,
     separation_p,
     shift_interval,
 )
@@ -108,41 +109,55 @@ def within_commit(pairs: Sequence[Pair]) -> list[float]:
 def judge(
     evidence: Mapping[str, Evidence],
     number: int,
-    hypotheses: int,
+    answers: Mapping[str, Verdict | None],
     plan: ComparisonPlan,
     margins: Mapping[str, float] = MappingProxyType({}),
+    turns: Sequence[int] = (0,),
 ) -> dict[str, Verdict]:
     """The verdict on each open benchmark, of which this is the evidence, at look `number`.
 
-    `hypotheses` counts the benchmarks of the comparison that have not been called slower or faster,
-    those called equivalent included. `margins` are those that are not the plan's, as fractions.
+    `answers` has all benchmarks of the comparison, the contrasts of a metric together, and the
+    verdicts of earlier looks. `turns` are those of the contrasts. `margins` are those that are not
+    the plan's, as fractions.
     """
-    if not evidence:
-        return {}
+    p_values = [float(evidence[name].p) if name in evidence else math.nan for name in answers]
+    before = np.array([str(verdict or "") for verdict in answers.values()])
+    by_metric = -1, len(turns)
     significant = significant_among(
-        np.stack([entry.p for entry in evidence.values()], axis=-1), number, hypotheses, plan
+        np.reshape(p_values, by_metric), before.reshape(by_metric), number, plan, turns
     )
+    told = dict(zip(answers, significant.flat, strict=True))
     return {
-        name: Verdict(
-            verdicts(entry, significant[place], number, plan.for_one(name, margins)).item()
-        )
-        for place, (name, entry) in enumerate(evidence.items())
+        name: Verdict(verdicts(entry, told[name], number, plan.for_one(name, margins)).item())
+        for name, entry in evidence.items()
     }
 
 
 def significant_among(
-    p_values: Floats,  # [..., benchmarks] the smaller one-sided ones; NaN where one is not open
+    # [..., metrics, contrasts] the smaller one-sided ones; NaN where one is not open
+    p_values: Floats,
+    before: npt.NDArray[np.str_],  # the same: verdicts of earlier looks, "" where there is none
     number: int,
-    hypotheses: npt.NDArray[np.int64] | int,  # [...] as for `judge`
     plan: ComparisonPlan,
-) -> npt.NDArray[np.bool_]:
-    """Which benchmarks of a comparison differ significantly at look `number`."""
-    return holm(p_values, lambda share: plan.difference_level(number, share), hypotheses)
+    turns: Sequence[int] = (0,),
+) -> Bools:
+    """Which benchmarks of a comparison differ significantly at look `number`, or did before.
+
+    Those that could not be measured are no hypotheses.
+    """
+    return rejected_in_turns(
+        p_values,
+        lambda share: plan.difference_level(number, share),
+        turns,
+        rejected=np.isin(before, (Verdict.SLOWER, Verdict.FASTER)),
+        closed=before != "",
+        counted=np.isin(before, ("", *(one for one in Verdict if one.is_judged))),
+    )
 
 
 def verdicts(
     entry: Evidence,
-    is_significant: npt.NDArray[np.bool_],
+    is_significant: Bools,
     number: int,
     plan: ComparisonPlan,
 ) -> npt.NDArray[np.str_]:

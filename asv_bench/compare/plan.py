@@ -122,7 +122,7 @@ class ComparisonPlan:
         """The plan for one of several benchmarks, some of which have margins of their own."""
         return self.with_margin(margins[name]) if name in margins else self
 
-    def can_differ(self, benchmarks: int) -> bool:
+    def can_differ(self, benchmarks: float) -> bool:
         """Whether the clearest pairs could call any of so many benchmarks slower or faster.
 
         The first that Holm's procedure rejects must meet the level for all of them. Looks that need
@@ -139,7 +139,7 @@ class ComparisonPlan:
         """Pairs after which the answer is given as it is."""
         return self.looks[-1].pairs
 
-    def difference_level(self, number: int, share: int) -> float:
+    def difference_level(self, number: int, share: float) -> float:
         """One-sided level at a look, in either direction, where alpha is divided by `share`."""
         alpha = self.alpha / share
         look = self.looks[number]

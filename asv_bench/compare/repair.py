@@ -2,10 +2,12 @@
 
 Each answer follows from verdicts that `compare` would give, with its errors:
 
-- The three comparisons of all metrics are one family: Holm's procedure shares `plan.alpha` among
-  three times as many hypotheses as there are metrics. So the chance that any of "the culprit is
-  slower", "the head is slower" or "a part is back" is said of two commits that do not differ is at
-  most alpha, all looks together.
+- The three comparisons of a metric have an order, the culprit against the parent first, and do not
+  divide its error: where these two differ, the head can be like one of them only, so that each of
+  the other two comparisons has all of it (`stats.paired.rejected_in_turns`). Holm's procedure
+  shares `plan.alpha` among metrics. So the chance that any of "the culprit is slower", "the head is
+  slower" or "a part is back" is said of two commits that do not differ is at most alpha, all looks
+  together.
 - "Wholly fixed" needs the head to be equivalent to the parent (or faster), and "not fixed" to be
   equivalent to the culprit (or slower). Where the true difference is the margin, an equivalence
   is wrong with at most `plan.equivalence_alpha`, as in `compare`.

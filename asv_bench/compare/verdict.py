@@ -30,6 +30,11 @@ class Verdict(StrEnum):
         """Whether more pairs would add nothing."""
         return self in (Verdict.SLOWER, Verdict.FASTER, Verdict.EQUIVALENT)
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether figures were weighed for it."""
+        return self.is_clear or self is Verdict.INCONCLUSIVE
+
 
 _TIME = r"[mµun]?s|(milli|micro|nano)?sec(ond)?s?|min(ute)?s?|hours?|h"
 _SIZE = r"([kmgtp]i?)?b(ytes?)?|(kilo|mega|giga)bytes?"

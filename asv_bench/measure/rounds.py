@@ -44,17 +44,24 @@ class Design:
     orders: tuple[tuple[int, ...], ...]
     """Two rounds follow the first, one of them backwards, two the next."""
     ends: tuple[str, str]  # what a mean over several cells is called, as a base and as a head
+    turns: tuple[int, ...] = (0,)
+    """When each of the `tested` is tested (`stats.paired.rejected_in_turns`). Where all of the turn
+    before differ, at most one of a turn can be without any difference."""
+    gate: Contrast | None = None
+    """What the first contrasts add up to: tested before them, and no answer itself."""
     noise: str | None = None
     """The contrast between single lives of two cells, whose seams tell the noise of the machine;
     None where all contrasts are means over cells, which are less noisy."""
 
-    def named(self, metrics: Iterable[Metric]) -> dict[str, Metric]:
+    @property
+    def tested(self) -> dict[str, Contrast]:
+        """The contrasts, behind the gate."""
+        return {**({} if self.gate is None else {GATE: self.gate}), **self.contrasts}
+
+    def named(self, metrics: Iterable[Metric], *, with_gate: bool = False) -> dict[str, Metric]:
         """By the names of all contrasts of metrics, in their order, the metrics."""
-        return {
-            named(metric.name, contrast): metric
-            for metric in metrics
-            for contrast in self.contrasts
-        }
+        contrasts = self.tested if with_gate else self.contrasts
+        return {named(metric.name, one): metric for metric in metrics for one in contrasts}
 
     def of_lives(self, metrics: Iterable[Metric]) -> dict[str, str]:
         """By metric, the name of its contrast between single lives, where there is one."""
@@ -71,7 +78,7 @@ class Design:
         """What a contrast is between, by names of cells or of the ends."""
         base, head = (
             self.cells[places[0]] if len(places) == 1 else end
-            for places, end in zip(self.contrasts[contrast], self.ends, strict=True)
+            for places, end in zip(self.tested[contrast], self.ends, strict=True)
         )
         return base, head
 
@@ -81,12 +88,12 @@ class Design:
             named(metric.name, contrast): self._pair(metric, contrast, measured)
             for metric in metrics
             if all(metric.name in readings for readings in measured.readings)
-            for contrast in self.contrasts
+            for contrast in self.tested
         }
 
     def _pair(self, metric: Metric, contrast: str, measured: Round) -> Pair:
         readings = [of_cell[metric.name] for of_cell in measured.readings]
-        before, after = self.contrasts[contrast]
+        before, after = self.tested[contrast]
         reasons = (why_discarded(readings[a].gpu, readings[b].gpu) for a in before for b in after)
         base, head = (
             _together([readings[place] for place in places], name, named(metric.name, contrast))
@@ -150,6 +157,8 @@ class Roles:
             # Each with its opposite: all six orders, so that every cell has every place.
             ((0, 1, 2), (1, 0, 2), (0, 2, 1)),
             (base, head),
+            # A head cannot be like two commits that differ.
+            turns=(0, 1, 1),
             noise=whole_way,
         )
 
@@ -160,6 +169,7 @@ class Roles:
         return replace(pair, contrasts={contrast: pair.contrasts[""]}, noise=contrast)
 
 
+GATE = "end to end"
 BY_COMMITS, BY_LABELS, BY_BOTH = "by commits", "by labels", "by both together"
 
 
@@ -167,14 +177,16 @@ def four_cells(commits: tuple[str, str], cells: Sequence[str]) -> Design:
     """Rounds of two commits under two labels; cells are the base's, old first, then the head's.
 
     What the commits do is the mean over both labels, what the labels do the mean over both commits;
-    what both do together is how far the one depends on the other.
+    what both do together is how far the one depends on the other. From end to end the commits and
+    the labels add up.
     """
     contrasts: dict[str, Contrast] = {
         BY_COMMITS: ((0, 1), (2, 3)),
         BY_LABELS: ((0, 2), (1, 3)),
         BY_BOTH: ((1, 2), (0, 3)),
     }
-    return Design(tuple(cells), contrasts, ((0, 1, 3, 2),), commits)
+    order, gate = (0, 1, 3, 2), ((0,), (3,))
+    return Design(tuple(cells), contrasts, (order,), commits, turns=(0, 1, 1, 2), gate=gate)
 
 
 def hand_out(

@@ -197,7 +197,7 @@ class Comparing(Session):
 
     def _reaches(self, measured: Iterable[Pair]) -> list[str]:
         """What the time that is left can show of each benchmark whose noise is known here."""
-        seconds, count = self._limit.left(), len(self._metric_of)
+        seconds, count = self._limit.left(), len(self._subject.metrics)
         if seconds is None:
             return []
         minutes, devices = round(seconds / 60, 1), len(self.devices())

@@ -37,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
 
 NORMAL_MAD = 1.4826
@@ -51,6 +52,9 @@ _TRIMMED = 8
 """Processes from which on the outermost on either side do not count for how widely they scatter."""
 _LEFT_OUT = 0.25
 """Of windows, at either end of their ratios."""
+LEAD = 0.98
+"""Of a family's level, what the hypotheses have whose turn it is, while others are to come: as much
+as they need to be rejected at the looks at which a single one could be."""
 _GRID = 801
 _FAR = 40.0
 # Not scipy's: every command that compares would wait a second for it.
@@ -171,7 +175,7 @@ def _excluded(pairs: int, confidence: float) -> int:
     return int(np.searchsorted(of_half, (1 - confidence) / 2, side="right"))
 
 
-def are_separate(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
+def are_separate(base: Floats, head: Floats) -> Bools:
     """Whether the head's processes lie above the base's by a gap wide beside the range of either.
 
     The gap is at least as wide as the wider range; with five pairs 1.5 times as wide, with four
@@ -238,14 +242,14 @@ def least_pooled_p(pairs: int, size: int) -> float:
     return float(_pooled_tails(pairs, size)[-1])
 
 
-def fits_pool(own: Floats, pool: Floats) -> npt.NDArray[np.bool_]:
+def fits_pool(own: Floats, pool: Floats) -> Bools:
     """Whether differences that this run showed within a commit are no wider than the pool's."""
     own, pool = np.abs(own), np.abs(pool)
     is_in_reach = own.max(axis=-1) <= 2 * pool.max(axis=-1)
     return np.asarray(is_in_reach & (rank_sum_p(pool, own) >= 0.01))
 
 
-def _scatter_alike(base: Floats, head: Floats) -> npt.NDArray[np.bool_]:
+def _scatter_alike(base: Floats, head: Floats) -> Bools:
     """Whether neither commit's processes lie more than `ALIKE` times as wide as the other's."""
 
     def width(values: Floats) -> Floats:
@@ -337,26 +341,52 @@ def _within(bound: float, positions: Floats, mass: Floats, lapse: float) -> tupl
     return grid, simpson * ((grid[1] - grid[0]) / 3) * (moves @ mass)
 
 
-def holm(
+def rejected_in_turns(
     p_values: Floats,
-    level_for: Callable[[int], float],
-    hypotheses: npt.NDArray[np.int64] | int,
-) -> npt.NDArray[np.bool_]:
-    """Which hypotheses Holm's step-down procedure (1979) rejects.
+    level_for: Callable[[float], float],
+    turns: Sequence[int],
+    rejected: Bools,
+    closed: Bools,
+    counted: Bools,
+) -> Bools:
+    """Which hypotheses are rejected by now, of families whose members have an order.
 
-    `p_values`, [..., tests], are NaN where a hypothesis is not tested now; whatever dimensions come
-    first are separate families. `level_for` gives the level that a single test must meet where the
-    total error is divided by a number. `hypotheses`, [...], are those of a family that are not
-    rejected yet, at least as many as are tested.
+    Arrays are [..., families, members]. `p_values` are NaN where a hypothesis is not tested now;
+    whatever dimensions come first are separate. `level_for` gives the level that a single test must
+    meet where the total error is divided by a number. `turns` are those of the members, from 0 on.
+    `rejected` were so before; `closed` are tested no more, for whatever reason; `counted` exist.
+
+    The error is divided by the number of families that have a hypothesis left, as in Holm's
+    step-down procedure (1979), which this is where families have one member. Within a family the
+    turn that it is has `LEAD` of the level, and those to come share the rest. A turn is over when
+    all of it are rejected or closed. Where the turn before was rejected, at most one hypothesis of
+    the next may be true, so that its members need not share; else they do, by Holm's procedure.
     """
-    order = np.argsort(p_values, axis=-1)
-    most = int(np.max(hypotheses))
-    levels = np.array([np.nan, *(level_for(count) for count in range(1, most + 1))])
-    left = np.asarray(hypotheses)[..., None] - np.arange(p_values.shape[-1])
-    meets = np.take_along_axis(p_values, order, axis=-1) <= levels[np.maximum(left, 0)]
-    rejected = np.empty(p_values.shape, np.bool_)
-    np.put_along_axis(rejected, order, np.logical_and.accumulate(meets, axis=-1), axis=-1)
-    return rejected
+    rejected = rejected.copy()
+    while True:
+        families = np.maximum(1, (counted & ~rejected).any(axis=-1).sum(axis=-1))
+        shares = families[..., None, None] * _divisors(turns, rejected, closed)
+        kinds, kind_of = np.unique(shares, return_inverse=True)
+        levels = np.array([level_for(float(share)) for share in kinds])
+        now = rejected | (p_values <= levels[kind_of].reshape(shares.shape))
+        if (now == rejected).all():
+            return rejected
+        rejected = now
+
+
+def _divisors(turns: Sequence[int], rejected: Bools, closed: Bools) -> Floats:
+    """By how much the level of a family is divided for each of its members, see above."""
+    of, last = np.asarray(turns), max(turns)
+    divisors = np.full(rejected.shape, np.count_nonzero(of) / (1.0 - LEAD))
+    are_rejected = np.zeros(rejected.shape[:-1], np.bool_)
+    is_reached = ~are_rejected
+    for turn in range(last + 1):
+        left = np.where(are_rejected, 1, (~rejected[..., of == turn]).sum(axis=-1))
+        lead = np.maximum(1, left) / (1.0 if turn == last else LEAD)
+        divisors = np.where(is_reached[..., None] & (of == turn), lead[..., None], divisors)
+        are_rejected = rejected[..., of == turn].all(axis=-1)
+        is_reached &= (rejected | closed)[..., of == turn].all(axis=-1)
+    return divisors
 
 
 def robust_sigma(log_ratios: Sequence[float] | Floats) -> float:

@@ -60,8 +60,9 @@ def compare_many(drawn: Drawn, plan: ComparisonPlan) -> ManyAnswers:
         )
         p_values = np.full(shape, np.nan)
         p_values[is_open] = evidence.p
-        differ = np.isin(answers.verdict, (Verdict.SLOWER, Verdict.FASTER))
-        significant = significant_among(p_values, number, (~differ).sum(axis=-1), plan)[is_open]
+        before = np.where(is_open, "", answers.verdict)
+        significant = significant_among(p_values[..., None], before[..., None], number, plan)
+        significant = significant[..., 0][is_open]
         found = verdicts(evidence, significant, number, plan)
         answers.verdict[is_open] = found
         answers.pairs[is_open] = look.pairs

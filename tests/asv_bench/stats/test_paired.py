@@ -17,12 +17,12 @@ from asv_bench.stats.paired import (
     fits_pool,
     guarded_rank_sum_p,
     hodges_lehmann,
-    holm,
     location_p,
     look_levels,
     one_sided_look_levels,
     pooled_p,
     rank_sum_p,
+    rejected_in_turns,
     robust_sigma,
     separation_p,
     share_in_rounds,
@@ -180,23 +180,58 @@ def test_looking_four_times_errs_as_often_as_is_allowed() -> None:
     assert above.mean() == pytest.approx(alpha, abs=0.002)
 
 
-def test_holm_steps_down_and_stops_at_the_first_that_fails() -> None:
-    def level(share: int) -> float:
-        return 0.05 / share
+def rejected(
+    *p_values: float | tuple[float, ...], turns: tuple[int, ...] = (0,), answered: str = ""
+) -> list[list[bool]]:
+    """Of families, at 0.05; `answered` has "!" for each rejected before, "=" for each closed."""
+    values = np.array(p_values).reshape(-1, len(turns))
+    before = np.array([*answered.ljust(values.size)]).reshape(values.shape)
+    found = rejected_in_turns(
+        values, lambda share: 0.05 / share, turns, before == "!", before != " ", before != "0"
+    )
+    return found.tolist()
 
-    def rejected(*p_values: float, hypotheses: int = 3) -> list[bool]:
-        return holm(np.array(p_values), level, hypotheses).tolist()
 
-    assert rejected(0.01, 0.04, 0.02) == [True, True, True]
-    assert rejected(0.04, 0.01, 0.03) == [False, True, False]
-    assert rejected(0.02, 0.001, hypotheses=2) == [True, True]
-    # Hypotheses that are not tested now count all the same.
-    assert rejected(0.02) == [False]
-    assert rejected(0.02, np.nan, 0.01) == [True, False, True]
-    families = np.array([[0.01, 0.02], [0.01, 0.02], [0.05, np.nan]])
-    found = holm(families, level, np.array([2, 3, 1]))
-    assert found.tolist() == [[True, True], [True, True], [True, False]]
-    assert holm(families[:1], level, np.array([6])).tolist() == [[False, False]]
+def test_of_families_of_one_holms_procedure_steps_down_and_stops_at_the_first_that_fails() -> None:
+    def of(*p_values: float, answered: str = "") -> list[bool]:
+        return [bool(one) for (one,) in rejected(*p_values, answered=answered)]
+
+    assert of(0.01, 0.04, 0.02) == [True, True, True]
+    assert of(0.04, 0.01, 0.03) == [False, True, False]
+    assert of(0.02, 0.001) == [True, True]
+    # Hypotheses that are not tested now count all the same, but those that were rejected, and those
+    # of which nothing can be measured.
+    assert of(0.02, np.nan, np.nan, answered=" ==") == [False, False, False]
+    assert of(0.02, np.nan, 0.01) == [True, False, True]
+    assert of(0.02, np.nan, np.nan, answered=" !0") == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("p_values", "answered", "expected"),
+    [
+        # At the first, nearly all of the level; then each of the others has all of it.
+        ((0.045, 0.049, 0.9), "", [True, True, False]),
+        ((0.9, 0.02, 0.02), "", [False, False, False]),
+        ((np.nan, 0.049, 0.049), "!  ", [True, True, True]),
+        # A difference that is beyond doubt is seen at once, and leads to no other.
+        ((0.9, 0.0004, 0.01), "", [False, True, False]),
+        # Without a difference of the first, both may be none, and share.
+        ((np.nan, 0.026, 0.9), "=  ", [False, False, False]),
+        ((np.nan, 0.024, 0.04), "=  ", [False, True, True]),
+    ],
+)
+def test_a_family_in_turns_does_not_divide_its_level(p_values, answered, expected) -> None:
+    assert rejected(p_values, turns=(0, 1, 1), answered=answered) == [expected]
+    # Among two families half of it, until one of them has nothing left.
+    other = (0.9, 0.9, 0.9)
+    halved = tuple(one / 2 for one in p_values)
+    answered = answered.ljust(3)
+    for twice in (
+        rejected(halved, other, turns=(0, 1, 1), answered=answered),
+        rejected(p_values, other, turns=(0, 1, 1), answered=answered + "!!!"),
+    ):
+        assert twice[0] == expected
+    assert sum(rejected(p_values, other, turns=(0, 1, 1), answered=answered)[0]) <= sum(expected)
 
 
 def test_many_comparisons_at_once_are_each_tested_alone() -> None:

@@ -60,6 +60,8 @@ def test_the_answer_in_words(
         assert low < 0.477 < high
         assert high - low < 0.03
         assert "% of the effect is back" in said.text
+        # No contrast waits for a share of the error: it takes no more rounds than compare.
+        assert {one["pairs_used"] for one in said.answers.values()} == {6}
         parent, culprit, head = toy.git("rev-list", "--reverse", "HEAD").split()
         assert {name: (one["base"], one["head"]) for name, one in said.answers.items()} == {
             "step culprit/parent": (parent, culprit),
@@ -111,6 +113,9 @@ def test_the_axis_that_a_change_belongs_to_is_named(
     assert f"step: {sentence}" in said.text
     assert said.code == code
     assert len(said.record["results"]["cells"]) == 4
+    assert len(said.answers) == 3
+    if sentence.startswith("the change belongs"):
+        assert {one["pairs_used"] for one in said.answers.values()} == {6}
     if "labels" in sentence:
         assert said.answers["step by labels"]["effect"] == pytest.approx(0.1, abs=0.005)
 
