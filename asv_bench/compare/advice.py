@@ -66,7 +66,10 @@ def advice(
         return ""
     effect = answer.effect or 0.0
     shown = percentage(effect, 1, signed=True)
-    needed = pairs_to_tell(effect, statistics.stdev(pair.log_ratio for pair in pairs), plan)
+    deviation = statistics.stdev(pair.log_ratio for pair in pairs)
+    if not deviation:
+        return ""  # It has no noise, and more pairs would show the same.
+    needed = pairs_to_tell(effect, deviation, plan)
     if needed > _MOST:
         return (
             f"{answer.benchmark}: {shown} is too close to the margin of {100 * plan.margin:g} % "

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from asv_bench.compare.judging import Evidence, judge, weigh, why_open
-from asv_bench.compare.noise_pools import NoisePools
+from asv_bench.compare.noise_pools import NoisePools, Pool
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
-from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.compare.verdict import Comparison, Verdict, is_time
 from asv_bench.errors import TimeIsUp
 from asv_bench.git.repository import short
 from asv_bench.measure.rounds import Design, RoundRequest, Schedule, two_cells
@@ -24,6 +24,7 @@ from asv_bench.measure.samples import (
     RoundSource,
     SampleFailed,
 )
+from asv_bench.stats.paired import POOL_SESSIONS
 
 MOST_FAILURES = 3
 """Failed processes of a commit that can be measured, after which its benchmarks are given up."""
@@ -141,7 +142,8 @@ class CommitComparison:
         for number, look in enumerate(self._plan.looks):
             if not self._open():
                 break
-            if look.test is Criterion.POOLED and not any(map(self._pools.get, self._open())):
+            has_pool = any(self._pool(name, look) for name in self._open())
+            if look.test is Criterion.POOLED and not has_pool:
                 continue
             self._next_look = look.pairs
             schedule.measure(self._next_round, self._take)
@@ -225,21 +227,29 @@ class CommitComparison:
             if len(case.failures) >= MOST_FAILURES and case.answer is None:
                 self._close(name, case.kept, Verdict.FAILED, str(failure))
 
+    def _pool(self, name: str, look: Look) -> Sequence[float]:
+        """The pool of a benchmark, where it comes from enough sessions for a look; else none."""
+        pool = self._pools.get(name, ())
+        known = pool.sessions if isinstance(pool, Pool) else POOL_SESSIONS
+        return pool if known >= look.sessions else ()
+
     def _look(self, number: int, look: Look) -> None:
         is_last = look.pairs == self._plan.cap
         used = {name: self._cases[name].kept[: look.pairs] for name in self._open()}
         enough = {name: kept for name, kept in used.items() if len(kept) == look.pairs}
         evidence = {
             name: weigh(
-                kept, self._plan.for_one(name, self.margins), look.test, self._pools.get(name, ())
+                kept,
+                self._plan.for_one(name, self.margins),
+                look.test,
+                self._pool(name, look),
+                is_counted=not is_time(self._metric_of[name].unit),
             )
             for name, kept in enough.items()
         }
-        answers = {
-            name: case.answer.verdict if case.answer else None for name, case in self._cases.items()
-        }
-        turns = self._design.turns
-        verdicts = judge(evidence, number, answers, self._plan, self.margins, turns)
+        cases, turns = self._cases.items(), self._design.turns
+        before = {name: one.answer.verdict if one.answer else None for name, one in cases}
+        verdicts = judge(evidence, number, before, self._plan, self.margins, turns)
         for name, verdict in verdicts.items():
             if verdict.is_clear or is_last:
                 entry = evidence[name]

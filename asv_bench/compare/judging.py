@@ -15,15 +15,19 @@ import numpy.typing as npt
 from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
+from asv_bench.output.table import percentage
 from asv_bench.stats.paired import (
+    POOL_HALF_WIDTH,
     POOL_SIZE,
     Bools,
     Floats,
     fits_pool,
     guarded_rank_sum_p,
     hodges_lehmann,
+    last_digit,
     location_p,
     pooled_p,
+    printed_digit,
     rejected_in_turns,
     separation_p,
     shift_interval,
@@ -39,6 +43,7 @@ class Evidence:
     effect: Floats  # as a fraction: 0.02 is 2 % slower
     interval: tuple[Floats, Floats]  # of the effect
     confidence: float  # of the interval
+    digit: Floats  # the step of the figures' last digit, as a difference of logarithms
     slower_p: Floats  # one-sided, of no effect
     faster_p: Floats
     # The larger of the p-values of two one-sided tests, of an effect of the margin in either
@@ -56,14 +61,20 @@ def weigh(
     plan: ComparisonPlan,
     test: Criterion = Criterion.LOCATION,
     pool: Sequence[float] = (),
+    *,
+    is_counted: bool = False,
 ) -> Evidence:
     """Effect, interval and p-values of at least one pair, all of which may be judged by.
 
     `pool` holds differences within one commit that this machine showed before (`within_commit`).
+    Whole numbers are exact where what they stand for `is_counted`.
     """
     base, head = np.array([pair.costs for pair in pairs]).T
     own = np.asarray(within_commit(pairs), np.float64)
-    return weigh_costs(base, head, plan, test, np.asarray(pool, np.float64), own)
+    figures = [one.value for pair in pairs for one in (pair.base, pair.head)]
+    is_exact = is_counted and all(figure % 1 == 0 for figure in figures)
+    digit = 0.0 if is_exact else printed_digit(figures)
+    return weigh_costs(base, head, plan, test, np.asarray(pool, np.float64), own, digit)
 
 
 def weigh_costs(
@@ -71,18 +82,26 @@ def weigh_costs(
     head: Floats,  # [..., pairs]
     plan: ComparisonPlan,
     test: Criterion,
-    pool: Floats,  # [..., size] differences within one commit, known before
+    pool: Floats,  # [..., size] differences within one commit, known before; size 0 for none
     own: Floats,  # [..., count] those that the pairs themselves show
+    digit: float = 0.0,  # the step of the last one of the figures, as a fraction; 0: exact ones
 ) -> Evidence:
     """The same from logarithms of costs, of many comparisons at once."""
     margin = math.log1p(plan.margin)
     low, high, confidence = shift_interval(head - base, plan.confidence)
+    shift = hodges_lehmann(head - base)
+    if test is Criterion.POOLED and pool.shape[-1] == POOL_SIZE:
+        # The range of so few pairs says little of how far off their centre may be.
+        half = POOL_HALF_WIDTH * pool.std(axis=-1) / math.sqrt(base.shape[-1])
+        low, high = np.minimum(low, shift - half), np.maximum(high, shift + half)
+        confidence = plan.confidence
     return Evidence(
         pairs=base.shape[-1],
         test=test,
-        effect=np.expm1(hodges_lehmann(head - base)),
+        effect=np.expm1(shift),
         interval=(np.expm1(low), np.expm1(high)),
         confidence=confidence,
+        digit=last_digit(base, head, digit),
         slower_p=_p_values(test, base, head, pool, own),
         faster_p=_p_values(test, head, base, pool, own),
         equivalence_p=np.maximum(
@@ -126,7 +145,7 @@ def judge(
     significant = significant_among(
         np.reshape(p_values, by_metric), before.reshape(by_metric), number, plan, turns
     )
-    told = dict(zip(answers, significant.flat, strict=True))
+    told = dict(zip(answers, significant.reshape(-1, 1), strict=True))
     return {
         name: Verdict(verdicts(entry, told[name], number, plan.for_one(name, margins)).item())
         for name, entry in evidence.items()
@@ -151,7 +170,7 @@ def significant_among(
         turns,
         rejected=np.isin(before, (Verdict.SLOWER, Verdict.FASTER)),
         closed=before != "",
-        counted=np.isin(before, ("", *(one for one in Verdict if one.is_judged))),
+        counted=~np.isin(before, (Verdict.FAILED, Verdict.NOT_MEASURED)),
     )
 
 
@@ -167,7 +186,8 @@ def verdicts(
     is_slower = is_significant & (shift >= least) & (entry.slower_p < entry.faster_p)
     is_faster = is_significant & (shift <= -least) & (entry.faster_p < entry.slower_p)
     low, high = (np.log1p(bound) for bound in entry.interval)
-    margin = math.log1p(plan.margin)
+    # Figures that are printed alike may be apart by a step.
+    margin = math.log1p(plan.margin) - entry.digit
     is_equivalent = (-margin <= low) & (high <= margin)
     is_equivalent &= entry.equivalence_p <= plan.equivalence_level(number)
     return np.select(
@@ -184,7 +204,15 @@ def why_open(evidence: Evidence, number: int, plan: ComparisonPlan) -> str:
     """
     level = plan.equivalence_level(number)
     low, high = (abs(math.log1p(float(bound))) for bound in evidence.interval)
-    if max(low, high) <= math.log1p(plan.margin) and evidence.equivalence_p > level:
+    if max(low, high) > math.log1p(plan.margin):
+        return ""
+    if max(low, high) + evidence.digit > math.log1p(plan.margin):
+        return (
+            f"the figure has too few digits for this margin: its last one is a step of "
+            f"{percentage(math.expm1(float(evidence.digit)), 2)}, and a difference of "
+            f"{100 * plan.margin:g} % may hide in it"
+        )
+    if evidence.equivalence_p > level:
         return (
             f"the interval lies within the margin of {100 * plan.margin:g} %, and to be called "
             f"equivalent after {evidence.pairs} pairs asks for more: p "

@@ -9,6 +9,7 @@ from typing import Any
 
 from asv_bench.errors import Refused
 from asv_bench.stats.paired import (
+    POOL_SESSIONS,
     POOL_SIZE,
     least_pooled_p,
     least_rank_sum_p,
@@ -46,6 +47,7 @@ class Criterion(StrEnum):
 class Look:
     """A number of pairs at which the evidence is judged, and by which test.
 
+    It needs a pool that comes from so many `sessions` at least, where its test needs a pool.
     `share` and `equivalence_share` are the fractions of both errors that it may make. Looks at
     location have none of their own: what the others leave is spent over them together.
     """
@@ -54,11 +56,12 @@ class Look:
     test: Criterion
     share: float = 0.0
     equivalence_share: float = 0.0
+    sessions: int = 1
 
 
 EARLY_LOOKS = (
-    Look(3, Criterion.POOLED, 0.05),
-    Look(4, Criterion.POOLED, 0.1, 0.09),
+    Look(3, Criterion.POOLED, 0.05, sessions=POOL_SESSIONS),
+    Look(4, Criterion.POOLED, 0.1, 0.09, sessions=POOL_SESSIONS),
     Look(5, Criterion.POOLED, 0.05, 0.09),
     Look(6, Criterion.SEPARATION, 0.25, 0.025),
     Look(8, Criterion.RANK_SUM, 0.08, 0.06),

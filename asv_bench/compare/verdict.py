@@ -30,14 +30,15 @@ class Verdict(StrEnum):
         """Whether more pairs would add nothing."""
         return self in (Verdict.SLOWER, Verdict.FASTER, Verdict.EQUIVALENT)
 
-    @property
-    def is_judged(self) -> bool:
-        """Whether figures were weighed for it."""
-        return self.is_clear or self is Verdict.INCONCLUSIVE
-
 
 _TIME = r"[mµun]?s|(milli|micro|nano)?sec(ond)?s?|min(ute)?s?|hours?|h"
 _SIZE = r"([kmgtp]i?)?b(ytes?)?|(kilo|mega|giga)bytes?"
+
+
+def is_time(unit: str) -> bool:
+    """Whether it is one of times or rates, or none; whole numbers of other units are counted."""
+    parts = re.split(r" ?/ ?| per ", unit.strip().lower())
+    return parts == [""] or any(re.fullmatch(_TIME, part) for part in parts)
 
 
 def word_of(verdict: Verdict, unit: str, effect: float | None) -> str:
@@ -46,12 +47,10 @@ def word_of(verdict: Verdict, unit: str, effect: float | None) -> str:
     Times and rates are slower or faster, and so is what has no unit; sizes, such as memory, are
     larger or smaller; all else is worse or better. `effect` is head / base - 1, where it is known.
     """
-    parts = re.split(r" ?/ ?| per ", unit.strip().lower())
-    is_time = parts == [""] or any(re.fullmatch(_TIME, part) for part in parts)
-    if is_time or verdict not in (Verdict.SLOWER, Verdict.FASTER):
+    if is_time(unit) or verdict not in (Verdict.SLOWER, Verdict.FASTER):
         return str(verdict)
     is_worse = verdict is Verdict.SLOWER
-    if not re.fullmatch(_SIZE, parts[0]):
+    if not re.match(rf"({_SIZE})( ?/| per |$)", unit.strip().lower()):
         return "worse" if is_worse else "better"
     # Of a size of which more is better, the worse is the smaller.
     is_more = is_worse if effect is None else effect > 0

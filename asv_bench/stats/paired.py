@@ -14,8 +14,9 @@ where tests on the signs of n pairs cannot give less than 2 ** -n:
 - *rank sum*: processes of both commits come from one distribution where there is no effect, drift
   or not, since base and head take turns.
 
-All three would err where one commit scatters many times as widely as the other, which a handful of
-pairs cannot exclude: they ask for a wider gap where what they see of both differs much.
+All three would err where one commit scatters many times as widely as the other, and more so where
+it is skewed, which a handful of pairs cannot exclude. So up to eight pairs the gap is the wider the
+fewer they are, and wider still where what they see of both differs much.
 
 Looking does not raise the total error. What is allowed, alpha, is spent over the looks by a
 function of how much of the data is there (Lan & DeMets 1983), here alpha * fraction ** 2 (Kim &
@@ -30,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -44,9 +46,14 @@ NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 POOL_SIZE = 40
 """Differences that the pool holds, the latest."""
+POOL_SESSIONS = 8
+"""Commands from which the pool must come to judge three or four pairs by: each of them may have met
+the machine in one of its states alone."""
+POOL_HALF_WIDTH = 2.02
+"""Of an interval of 95 % of one difference, in standard deviations of the pool: Student's t."""
 CAUTION = 1.5
 """Differences of the pool are taken for so many times as wide, since conditions change."""
-ALIKE = 2.5
+ALIKE = 2.0
 """How many times as widely as the other a commit may scatter, to be taken for alike."""
 _TRIMMED = 8
 """Processes from which on the outermost on either side do not count for how widely they scatter."""
@@ -178,32 +185,33 @@ def _excluded(pairs: int, confidence: float) -> int:
 def are_separate(base: Floats, head: Floats) -> Bools:
     """Whether the head's processes lie above the base's by a gap wide beside the range of either.
 
-    The gap is at least as wide as the wider range; with five pairs 1.5 times as wide, with four
-    twice, with fewer 16 times. Where the commits do not scatter alike, it is 2 times as wide with
-    six pairs, 4 times with five and 8 times with four.
+    The gap is at least as wide as the wider range with six pairs, and with each pair more half as
+    wide. Where the commits do not scatter alike, and with three pairs, it is twice that, and never
+    narrower than the range.
     """
     pairs = base.shape[-1]
     gap = head.min(axis=-1) - base.max(axis=-1)
     wider = np.maximum(np.ptp(base, axis=-1), np.ptp(head, axis=-1))
-    alike = max(1.0, 4.0 - pairs / 2) if pairs > 3 else 16.0
-    needed = np.where(_scatter_alike(base, head), alike, max(1.0, 2.0 ** (7 - pairs)))
+    unlike = max(1.0, 2.0 ** (7 - pairs))
+    alike = 2.0 ** (6 - pairs) if pairs > 3 else unlike
+    needed = np.where(_scatter_alike(base, head), alike, unlike)
     return np.asarray((gap > 0) & (gap >= needed * wider))
 
 
 def separation_p(base: Floats, head: Floats) -> Floats:
-    """4 ** -pairs where the commits are separate, the least that the rank-sum test can say; else
-    what it says."""
-    apart = 4.0 ** -base.shape[-1]
-    return np.where(are_separate(base, head), apart, guarded_rank_sum_p(base, head))
+    """4 ** -pairs where the commits are separate, less than the rank-sum test can say; else 1."""
+    return np.where(are_separate(base, head), 4.0 ** -base.shape[-1], 1.0)
 
 
 def guarded_rank_sum_p(base: Floats, head: Floats) -> Floats:
-    """`rank_sum_p` where both commits scatter alike or are separate, else 1.
+    """`rank_sum_p` where both commits are separate, or where more than eight pairs scatter alike.
 
-    Of one that is much noisier, all processes lie on one side of the other's as often as a coin
-    falls on one side; the test takes that for rarer.
+    Else 1. Of one that is much noisier, all processes lie on one side of the other's as often as a
+    coin falls on one side; the test takes that for rarer.
     """
-    trusted = _scatter_alike(base, head) | are_separate(base, head)
+    trusted = are_separate(base, head)
+    if base.shape[-1] > _TRIMMED:
+        trusted |= _scatter_alike(base, head)
     return np.where(trusted, rank_sum_p(base, head), 1.0)
 
 
@@ -356,11 +364,11 @@ def rejected_in_turns(
     meet where the total error is divided by a number. `turns` are those of the members, from 0 on.
     `rejected` were so before; `closed` are tested no more, for whatever reason; `counted` exist.
 
-    The error is divided by the number of families that have a hypothesis left, as in Holm's
-    step-down procedure (1979), which this is where families have one member. Within a family the
-    turn that it is has `LEAD` of the level, and those to come share the rest. A turn is over when
-    all of it are rejected or closed. Where the turn before was rejected, at most one hypothesis of
-    the next may be true, so that its members need not share; else they do, by Holm's procedure.
+    The error is divided among the families that have a hypothesis left, as in Holm's step-down
+    procedure (1979), which this is where families have one member. In a family the turn that it is
+    has `LEAD` of the level, and those to come share the rest; it is over when all of it are
+    rejected or closed. Where the turn before was rejected, at most one hypothesis of the next may
+    be true, so that its members need not share; else they do, by Holm's procedure.
     """
     rejected = rejected.copy()
     while True:
@@ -378,15 +386,34 @@ def _divisors(turns: Sequence[int], rejected: Bools, closed: Bools) -> Floats:
     """By how much the level of a family is divided for each of its members, see above."""
     of, last = np.asarray(turns), max(turns)
     divisors = np.full(rejected.shape, np.count_nonzero(of) / (1.0 - LEAD))
-    are_rejected = np.zeros(rejected.shape[:-1], np.bool_)
+    are_rejected: Bools = np.zeros(rejected.shape[:-1], np.bool_)
     is_reached = ~are_rejected
     for turn in range(last + 1):
         left = np.where(are_rejected, 1, (~rejected[..., of == turn]).sum(axis=-1))
         lead = np.maximum(1, left) / (1.0 if turn == last else LEAD)
         divisors = np.where(is_reached[..., None] & (of == turn), lead[..., None], divisors)
-        are_rejected = rejected[..., of == turn].all(axis=-1)
+        are_rejected = np.asarray(rejected[..., of == turn].all(axis=-1))
         is_reached &= (rejected | closed)[..., of == turn].all(axis=-1)
     return divisors
+
+
+def last_digit(base: Floats, head: Floats, printed: float) -> Floats:
+    """The step of the last digit of figures, whose logarithms are [..., pairs], as one of these.
+
+    Where some of a commit's figures are the same it is the least gap between those that are not, as
+    a clock that ticks slowly leaves them. `printed` is what the digits say, 0 of exact figures.
+    """
+    gaps = np.concatenate([np.diff(np.sort(side, axis=-1), axis=-1) for side in (base, head)], -1)
+    is_same = gaps == 0
+    is_coarse = (printed > 0) & is_same.any(axis=-1) & ~is_same.all(axis=-1)
+    least = np.where(is_same, np.inf, gaps).min(axis=-1, initial=np.inf)
+    return np.where(is_coarse, least, math.log1p(printed))
+
+
+def printed_digit(figures: Sequence[float]) -> float:
+    """The step of the last digit that any of these figures has, as a fraction of the first."""
+    digits = (Decimal(repr(one)).normalize().as_tuple().exponent for one in figures)
+    return float(10.0 ** min(0, *map(int, digits)) / figures[0])
 
 
 def robust_sigma(log_ratios: Sequence[float] | Floats) -> float:

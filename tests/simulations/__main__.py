@@ -1,14 +1,16 @@
 """How often the commands err, on figures whose truth is known.
 
-`python -m tests.simulations compare` applies the rule that compares real commits,
-`bisect` the search among them, and `changes` the judgement of histories. Every draw follows from a
-seed, so that a simulation repeats figure by figure, however many processes share it. Only a
-bisection on several devices does not, whose pairs are given to whichever device is free.
+`python -m tests.simulations compare` applies the rule that compares real commits, `rounds` the same
+to `fixed` and `swap`, `bisect` the search among them, and `changes` the judgement of histories.
+Every draw follows from a seed, so that a simulation repeats figure by figure, however many
+processes share it. Only a bisection on several devices does not, whose pairs are given to whichever
+device is free.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -25,13 +27,15 @@ from asv_bench.session.options import Outputs
 from . import bisect as of_bisect
 from . import changes as of_changes
 from . import compare as of_compare
+from . import rounds as of_rounds
 from .noise import SITUATIONS, replayed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulations")
-    parser.add_argument("what", choices=("compare", "bisect", "changes"))
+    parser.add_argument("what", choices=("compare", "rounds", "bisect", "changes"))
     parser.add_argument("--runs", type=int, help="of each case")
+    parser.add_argument("--only", default="", help="regular expression: noises of this name")
     parser.add_argument("--seed", type=int, default=0, help="of the first run of each case")
     parser.add_argument("--workers", type=int, default=1, help="processes that simulate")
     replay = "record of compare or calibrate, whose pairs of a commit with itself are drawn again"
@@ -40,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--markdown", type=Path, help="where the table goes")
     asked = parser.parse_args(arguments)
     files = Outputs(asked.json, asked.markdown)
-    runs = asked.runs or (10_000 if asked.what == "compare" else 1000)
+    runs = asked.runs or (10_000 if asked.what in ("compare", "rounds") else 1000)
     seeds = range(asked.seed, asked.seed + runs)
     settings: dict[str, Any] = {"runs": runs, "seed": asked.seed}
     results: dict[str, Any]
@@ -49,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         noises: dict[str, of_compare.NoiseSource] = dict(SITUATIONS)
         for path in asked.replay:
             noises.update(replayed(path, plan.cap))
-        cases = of_compare.cases(noises, plan)
+        cases = [one for one in of_compare.cases(noises, plan) if re.search(asked.only, one.name)]
         parts = [of_compare.parts(case, runs, plan) for case in cases]
         tallies = list(map(of_compare.Tally.of, cases, _done(files, parts, asked.workers)))
         results = {
@@ -58,6 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         }
         settings = {"runs": runs, "plan": plan.to_json()}
         command, table = "simulate", of_compare.tally_table(tallies, noises, plan)
+    elif asked.what == "rounds":
+        plan = ComparisonPlan()
+        rounds = [one for one in of_rounds.cases() if re.search(asked.only, one.noise)]
+        parts = [of_rounds.parts(one, runs, plan) for one in rounds]
+        done = _done(files, parts, asked.workers)
+        rows = [of_rounds.row_of(*one, plan) for one in zip(rounds, done, strict=True)]
+        settings = {"runs": runs, "plan": plan.to_json()}
+        results = {"rows": rows}
+        command, table = "simulate_rounds", of_rounds.rounds_table(rows)
     elif asked.what == "bisect":
         ranges = of_bisect.SCENARIOS
         parts = [[partial(of_bisect.bisect_once, one, seed) for seed in seeds] for one in ranges]

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from asv_bench.compare.judging import significant_among, verdicts, weigh_costs
 from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
-from asv_bench.lab.reach import own_differences
-from asv_bench.stats.paired import POOL_SIZE, Floats
+from asv_bench.stats.paired import POOL_SIZE, Bools, Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,12 @@ class Drawn:
     head: Floats
     # [runs, benchmarks, size] differences within a commit, known before; size 0 for none.
     pools: Floats
+    sessions: int = 8  # that the pools come from
+    digits: float = 1e-15  # the step of the last digit of the figures, as a fraction of them
+    # [benchmarks, pairs], whether the head's process ran before the base's; None: as ABBA.
+    head_first: Bools | None = None
+    # Where benchmarks are the contrasts of one metric: the turns in which they are tested.
+    turns: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +53,48 @@ def compare_many(drawn: Drawn, plan: ComparisonPlan) -> ManyAnswers:
         *(np.full(shape, np.nan) for _ in range(3)),
     )
     is_open = np.ones(shape, np.bool_)
+    head_first = drawn.head_first
+    if head_first is None:
+        head_first = np.tile(np.isin(np.arange(drawn.base.shape[-1]) % 4, (1, 2)), (shape[1], 1))
+    by_metric = shape[0], -1, len(drawn.turns)
     for number, look in enumerate(plan.looks):
-        if look.test is Criterion.POOLED and drawn.pools.shape[-1] < POOL_SIZE:
+        is_known = drawn.pools.shape[-1] == POOL_SIZE and drawn.sessions >= look.sessions
+        if look.test is Criterion.POOLED and not is_known:
             continue
         if not is_open.any():
             break
         # Judge what is open, and close what has a clear answer.
-        base, head = (side[is_open, : look.pairs] for side in (drawn.base, drawn.head))
-        evidence = weigh_costs(
-            base, head, plan, look.test, drawn.pools[is_open], own_differences(base, head)
-        )
-        p_values = np.full(shape, np.nan)
-        p_values[is_open] = evidence.p
-        before = np.where(is_open, "", answers.verdict)
-        significant = significant_among(p_values[..., None], before[..., None], number, plan)
-        significant = significant[..., 0][is_open]
-        found = verdicts(evidence, significant, number, plan)
-        answers.verdict[is_open] = found
-        answers.pairs[is_open] = look.pairs
-        answers.effect[is_open] = evidence.effect
-        answers.low[is_open], answers.high[is_open] = evidence.interval
-        is_open[is_open] = found == Verdict.INCONCLUSIVE
+        evidence, p_values = {}, np.full(shape, np.nan)
+        for number_of, first in enumerate(head_first[:, : look.pairs]):
+            rows = is_open[:, number_of]
+            base, head = (side[rows, number_of, : look.pairs] for side in (drawn.base, drawn.head))
+            evidence[number_of] = weigh_costs(
+                base,
+                head,
+                plan,
+                look.test,
+                drawn.pools[rows, number_of],
+                _own(base, head, first),
+                drawn.digits,
+            )
+            p_values[rows, number_of] = evidence[number_of].p
+        before = np.where(is_open, "", answers.verdict).reshape(by_metric)
+        significant = significant_among(
+            p_values.reshape(by_metric), before, number, plan, drawn.turns
+        ).reshape(shape)
+        for number_of, entry in evidence.items():
+            rows = is_open[:, number_of].copy()
+            found = verdicts(entry, significant[rows, number_of], number, plan)
+            answers.verdict[rows, number_of] = found
+            answers.pairs[rows, number_of] = look.pairs
+            answers.effect[rows, number_of] = entry.effect
+            answers.low[rows, number_of], answers.high[rows, number_of] = entry.interval
+            is_open[rows, number_of] = found == Verdict.INCONCLUSIVE
     return answers
+
+
+def _own(base: Floats, head: Floats, head_first: Bools) -> Floats:
+    """What `judging.within_commit` finds, [..., seams]: pairs of opposite orders meet there."""
+    earlier = np.flatnonzero(head_first[:-1] != head_first[1:])
+    after = np.where(head_first[earlier], base[..., earlier + 1], head[..., earlier + 1])
+    return np.asarray(after - np.where(head_first[earlier], base[..., earlier], head[..., earlier]))

@@ -22,6 +22,10 @@ from .many_comparisons import Drawn
 BLOCK = 5
 """Pairs that stay together and in their order: the first looks, whose levels are the smallest and
 which compare neighbours, see one block."""
+COARSE = 1e-9
+"""A step of the last digit that noise does not hide, as a fraction of the figure."""
+_MIDDLE = 1.2215829
+"""Of exp(z), z normal: the median of the mean of two."""
 _PROCESSES_AT_ONCE = 512
 _Began: TypeAlias = tuple[float, float, float]
 """When a pair began, and its logarithms in the order of time."""
@@ -46,6 +50,9 @@ class Noise:
     mode_size: float = 0.0
     # Whether what is new in a process is lognormal, with more far above than below.
     is_skewed: bool = False
+    # How many processes in a row the machine is on average in one of two states, in which all are
+    # slower by `mode_size` or not; None: it has one.
+    state_lives: float | None = None
 
     def figures(self, random: np.random.Generator) -> Iterator[float]:
         """The logarithms of one process after the other, around 0, without end."""
@@ -63,14 +70,18 @@ class Noise:
         states[..., 0] = random.normal(0, self.drift, shape[:-1])
         for place in range(1, shape[-1]):
             states[..., place] += self.memory * states[..., place - 1]
+        if self.state_lives is not None:
+            changes = random.random(shape) < 1 / self.state_lives
+            changes[..., 0] = random.random(shape[:-1]) < 0.5
+            states += self.mode_size * (np.cumsum(changes, axis=-1) % 2)
         return states
 
     def own(self, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
         """What is each process' own, the machine's state apart."""
         if self.is_skewed:
-            # exp(z) has a mean of sqrt(e) and a variance of e (e - 1).
+            # exp(z) has a variance of e (e - 1); around what `hodges_lehmann` finds.
             scale = self.process / math.sqrt(math.e * (math.e - 1))
-            values = scale * (random.lognormal(0, 1, shape) - math.sqrt(math.e))
+            values = scale * (random.lognormal(0, 1, shape) - _MIDDLE)
         elif self.tail is None:
             values = random.normal(0, self.process, shape)
         else:
@@ -95,6 +106,8 @@ class Noise:
             parts.append(f"{self.outliers:.0%} outliers of {self.outlier_size:.0%}")
         if self.modes:
             parts.append(f"{self.modes:.0%} slower by {self.mode_size:.0%}")
+        if self.state_lives is not None:
+            parts.append(f"slower by {self.mode_size:.0%} for {self.state_lives:g} in a row")
         return ", ".join(parts)
 
 
@@ -105,6 +118,9 @@ class Situation:
     noise: Noise  # of the base's processes, and the machine's state, which is the head's too
     head: Noise | None = None  # of the head's processes; None: the same
     pool: Noise | None = None  # of the machine as the pool saw it; None: as it is
+    sessions: int = 8  # that the pool comes from
+    seen: float = 0.0  # the share of these in which the machine was as it is, where a pool is given
+    digits: float = 1e-15  # the step of the figures' last digit, as a fraction of the base's figure
     # How many comparisons there can be that have nothing in common; None: any number.
     independent: int | None = None
 
@@ -121,17 +137,34 @@ class Situation:
         states = self.noise.states(random, (*shape[:2], 2 * pairs))
         base_at, head_at = places(pairs)
         shifts = np.log1p(effects)[:, None]
-        of_pool, pool_shape = self.pool or self.noise, (*shape[:2], 2 * POOL_SIZE)
-        earlier = of_pool.own(random, pool_shape) + of_pool.states(random, pool_shape)
-        return Drawn(
-            base=self.noise.own(random, shape) + states[..., base_at],
-            head=(self.head or self.noise).own(random, shape) + states[..., head_at] + shifts,
-            pools=earlier[..., 1::2] - earlier[..., ::2],
-        )
+        base = self.noise.own(random, shape) + states[..., base_at]
+        head = (self.head or self.noise).own(random, shape) + states[..., head_at] + shifts
+        if self.digits > COARSE:
+            # Where the figures are between two that can be printed is a matter of chance.
+            offset = np.log1p(self.digits * random.random((*shape[:2], 1)))
+            base, head = (
+                np.log(np.round(np.exp(side + offset) / self.digits)) for side in (base, head)
+            )
+        return Drawn(base, head, self.pools(random, shape[:2]), self.sessions, self.digits)
+
+    def pools(self, random: np.random.Generator, shape: tuple[int, int]) -> Floats:
+        """Differences between neighbours of one commit, of each session as many."""
+        lives = (*shape, self.sessions, 2 * POOL_SIZE // self.sessions)
+        kinds = [self.noise] if self.pool is None else [self.pool, self.noise]
+        drawn = [one.own(random, lives) + one.states(random, lives) for one in kinds]
+        is_seen = random.random((*lives[:3], 1)) < self.seen
+        earlier = np.where(is_seen, drawn[-1], drawn[0])
+        return (earlier[..., 1::2] - earlier[..., ::2]).reshape(*shape, POOL_SIZE)
 
     def __str__(self) -> str:
         head = "" if self.head is None else f"; of the head: {self.head}"
-        return f"{self.noise}{head}" + ("" if self.pool is None else f"; of the pool: {self.pool}")
+        pool = "" if self.pool is None else f"; of the pool: {self.pool}"
+        if self.seen:
+            pool += f" in {1 - self.seen:.0%} of {self.sessions} sessions"
+        elif self.pool and self.sessions == 1:
+            pool += " in its one session"
+        step = f"; a last digit of {self.digits:.1%}" if self.digits > COARSE else ""
+        return f"{self.noise}{head}{pool}{step}"
 
 
 def places(pairs: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -254,6 +287,12 @@ def _plain(process: float) -> Noise:
 
 
 _TWO_MODES = Noise(process=0.005, drift=0.0, outliers=0.0, modes=0.3, mode_size=0.05)
+
+
+def _in_states(lives: float) -> Noise:
+    return Noise(process=0.001, drift=0.0, outliers=0.0, mode_size=0.05, state_lives=lives)
+
+
 NOISES = {
     "ordinary": Noise(),
     "quiet": Noise(process=0.003, drift=0.003),
@@ -281,4 +320,16 @@ SITUATIONS = {
     "pool 2 times too tight": Situation(_plain(0.01), pool=_plain(0.005)),
     "pool 4 times too tight": Situation(_plain(0.01), pool=_plain(0.0025)),
     "pool blind to modes": Situation(_TWO_MODES, pool=_plain(0.005)),
+    "pool of one session, blind to modes": Situation(_TWO_MODES, pool=_plain(0.005), sessions=1),
+    **{
+        f"states of {lives:g}, pool of {number} session{'s' * (number > 1)}": Situation(
+            _in_states(lives), pool=_plain(0.001), sessions=number, seen=0.5 * (number > 1)
+        )
+        for lives in (1.25, 2.0)
+        for number in (1, 8)
+    },
+    "skewed head 10 times as wide": Situation(
+        _plain(0.003), head=Noise(process=0.03, is_skewed=True, drift=0.0, outliers=0.0)
+    ),
+    "last digit of 1 %": Situation(_plain(0.001), digits=0.01),
 }

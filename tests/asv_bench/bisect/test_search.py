@@ -138,7 +138,7 @@ def test_several_steps_are_all_named_and_share_the_error_of_one(
 
 def test_after_the_ends_were_proven_to_differ_none_is_no_answer() -> None:
     # Steps here and there, and so much noise that no commit is suspect for long.
-    machine = Machine(dict.fromkeys(range(2, 32, 3), 0.05), noise=Noise(process=0.15))
+    machine = Machine(dict.fromkeys(range(2, 32, 3), 0.05), noise=Noise(process=0.2))
     finding, probes = search(machine, plan=SearchPlan(most_pairs=10))
     assert (finding.outcome, finding.gate.verdict) == (Outcome.INCONCLUSIVE, Verdict.SLOWER)
     assert len(machine.asked["search"]) == 10

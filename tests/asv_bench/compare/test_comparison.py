@@ -23,13 +23,13 @@ from asv_bench.compare.comparison import (
     with_pairs,
 )
 from asv_bench.compare.judging import within_commit
-from asv_bench.compare.noise_pools import NoisePools
+from asv_bench.compare.noise_pools import NoisePools, Pool
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import clock_findings
 from asv_bench.compare.verdict import Comparison, Standing, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import two_cells
-from asv_bench.measure.samples import Absence, GpuConditions, Pair, SampleFailed
+from asv_bench.measure.samples import Absence, GpuConditions, Metric, Pair, SampleFailed
 from asv_bench.output.record import Record
 
 NOISE = np.random.default_rng(1).normal(0, 0.001, 1000)
@@ -263,6 +263,67 @@ def test_the_latest_differences_of_a_benchmark_are_kept(tmp_path: Path) -> None:
     again = NoisePools(record, tmp_path).of(["a", "b"])
     assert {name: len(pool) for name, pool in again.items()} == {"a": 40}
     assert again["a"][-1] == within_commit(pairs)[-1]
+
+
+def test_a_pool_knows_from_how_many_sessions_it_comes(tmp_path: Path) -> None:
+    record = Record("compare", {})
+    pairs = [pair_of(1.0, 1.1, head_first=number % 4 in (1, 2)) for number in range(90)]
+    # What was written before sessions were told apart is one of them.
+    NoisePools(record, tmp_path).path.parent.mkdir(exist_ok=True)
+    NoisePools(record, tmp_path).path.write_text(json.dumps({"a": [0.01] * 40}))
+    for sessions in range(1, 9):
+        pool = NoisePools(record, tmp_path).of(["a"])["a"]
+        assert (len(pool), pool.sessions) == (40, sessions)
+        NoisePools(record, tmp_path).add({"a": pairs[:12]})
+    calibrating = NoisePools(record, tmp_path / "calibrated")
+    calibrating.add_same({"a": pairs[:20]})
+    calibrating.add_same({"a": pairs[:30]})
+    pool = NoisePools(record, tmp_path / "calibrated").of(["a"])["a"]
+    assert (len(pool), pool.sessions) == (40, 1)
+
+
+@pytest.mark.parametrize(("sessions", "pairs"), [(1, 5), (7, 5), (8, 3)])
+def test_three_pairs_need_the_noise_of_several_sessions(sessions: int, pairs: int) -> None:
+    pool = np.random.default_rng(5).normal(0, 0.001, 40).tolist()
+    source = ScriptedPairs(lambda name, number: 1.02 * math.exp(0.2 * pool[number]))
+    pools = {"b": Pool(pool, sessions)}
+    (answer,) = CommitComparison(DESIGN, seconds("b"), pools=pools).run(source)
+    assert (answer.verdict, answer.pairs_used) == (Verdict.SLOWER, pairs)
+    # As wide as the noise that is known lets so few pairs be off, not as they happen to lie.
+    assert answer.interval is not None
+    half = (answer.interval[1] - answer.interval[0]) / 2
+    assert half == pytest.approx(1.02 * 2.02 * np.std(pool) / pairs**0.5, rel=0.02)
+    assert answer.confidence == 0.95
+
+
+@pytest.mark.parametrize(
+    ("figures", "unit", "verdict"),
+    [
+        # A difference of the margin, 1 %, may hide in the last digit, or may not.
+        ((64.0, 64.0), "ms", Verdict.INCONCLUSIVE),
+        ((0.64, 0.64), "", Verdict.INCONCLUSIVE),
+        ((0.641, 0.641), "", Verdict.EQUIVALENT),
+        ((1000.0, 1000.0), "ms", Verdict.EQUIVALENT),
+        # What is counted is exact.
+        ((12.0, 12.0), "launches", Verdict.EQUIVALENT),
+        ((1.2, 1.2), "MB", Verdict.INCONCLUSIVE),
+        ((12.0, 12.0), "tokens/s", Verdict.INCONCLUSIVE),
+        ((100.0, 120.0), "ms", Verdict.SLOWER),
+        ((1_000_000.0, 1_006_000.0), "bytes", Verdict.EQUIVALENT),
+        ((1_000_000.0, 1_006_000.0), "", Verdict.EQUIVALENT),
+    ],
+)
+def test_a_figure_with_few_digits_equals_no_other(
+    figures: tuple[float, float], unit: str, verdict: Verdict
+) -> None:
+    source = ScriptedPairs(lambda name, number: 1.0)
+    base, head = figures
+    source.pair = lambda *_, head_first, benchmarks, **__: {  # type: ignore[method-assign]
+        name: pair_of(base, head, benchmark=name, head_first=head_first) for name in benchmarks
+    }
+    (answer,) = CommitComparison(DESIGN, [Metric("b", unit)], PLAN).run(source)
+    assert answer.verdict is verdict
+    assert ("too few digits for this margin" in answer.reason) == (verdict is Verdict.INCONCLUSIVE)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": [NaN]}', '{"a": ["x"]}', '{"a": 3}'])

@@ -13,6 +13,7 @@ from stored_pairs import pairs_with_itself
 
 from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.judging import within_commit
+from asv_bench.compare.noise_pools import Pool
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.lab.reach import own_differences, share_slower
@@ -20,7 +21,7 @@ from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Pair
 from tests.simulations.commits import RoundsOfPairs
 from tests.simulations.many_comparisons import Drawn, compare_many
-from tests.simulations.noise import SITUATIONS, ReplayedNoise, replayed
+from tests.simulations.noise import COARSE, SITUATIONS, ReplayedNoise, replayed
 
 CAP = ComparisonPlan().cap
 
@@ -46,6 +47,8 @@ class DrawnPairs(RoundsOfPairs):
                 math.exp(side[self._run, int(name), self._number])
                 for side in (self._drawn.base, self._drawn.head)
             )
+            if self._drawn.digits > COARSE:
+                of_base, of_head = round(of_base), round(of_head)
             pairs[name] = pair_of(of_base, of_head, benchmark=name, head_first=head_first)
         self._number += 1
         return pairs
@@ -65,7 +68,7 @@ def test_many_comparisons_at_once_are_those_that_commits_get(
         answers = compare_many(drawn, plan)
         for run in range(4):
             names = [str(number) for number in range(benchmarks)]
-            pools = {name: drawn.pools[run, int(name)].tolist() for name in names}
+            pools = {name: Pool(drawn.pools[run, int(name)], drawn.sessions) for name in names}
             compared = CommitComparison(two_cells(BASE, HEAD), seconds(*names), plan, pools).run(
                 DrawnPairs(drawn, run)
             )

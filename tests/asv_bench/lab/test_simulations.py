@@ -19,6 +19,7 @@ from tests.simulations import __main__ as command
 from tests.simulations import bisect as simulate_bisect
 from tests.simulations import changes as simulate_changes
 from tests.simulations import compare as simulate_compare
+from tests.simulations import rounds as simulate_rounds
 from tests.simulations.bisect import Scenario, bisect_often, bisect_once
 from tests.simulations.changes import KINDS, HistoryKind, judge
 from tests.simulations.compare import Tally, simulate
@@ -36,6 +37,7 @@ KEPT = [
     name
     for name, noise in SITUATIONS.items()
     if name not in ("a mode of the head", "pool blind to modes")
+    and not name.startswith("states of 1.25")
 ]
 """Where all that is promised is kept."""
 
@@ -47,7 +49,10 @@ def some(every: Iterable[Any], is_quick: Callable[[Any], bool]) -> list[Any]:
     ]
 
 
-QUICK = ("ordinary", "two modes", "head 10 times noisier", "pool 4 times too tight")
+QUICK = (
+    *("ordinary", "two modes", "head 10 times noisier", "pool 4 times too tight"),
+    "states of 2, pool of 1 session",
+)
 EACH_NOISE = pytest.mark.parametrize("noise", some(KEPT, QUICK.__contains__))
 
 
@@ -62,6 +67,34 @@ def test_a_commit_is_hardly_ever_different_from_itself(noise: str) -> None:
 
 def test_nor_is_one_of_ten_benchmarks() -> None:
     assert tally(0.0, "ordinary", runs=300, benchmarks=10).false_alarms <= 5
+
+
+def rounds_of(verb: str, effects: tuple[float, ...], *, is_in_turns: bool) -> dict[str, Any]:
+    case = simulate_rounds.Case(verb, "two modes", effects, is_in_turns, seed=3)
+    plan = ComparisonPlan()
+    done = [part() for part in simulate_rounds.parts(case, 400, plan)]
+    return simulate_rounds.row_of(case, done, plan)
+
+
+@pytest.mark.parametrize(
+    ("verb", "nothing", "change"),
+    [("fixed", (0.0, 0.0), (0.14, 0.07)), ("swap", (0.0, 0.0, 0.0), (0.0, 0.14, 0.14))],
+)
+def test_contrasts_in_turns_err_no_more_and_are_told_as_early_as_one(
+    verb: str, nothing: tuple[float, ...], change: tuple[float, ...]
+) -> None:
+    assert rounds_of(verb, nothing, is_in_turns=True)["false"] <= 5 / 400
+    divided, in_turns = (rounds_of(verb, change, is_in_turns=one) for one in (False, True))
+    assert divided["first_rounds"] > 9
+    assert in_turns["first_rounds"] < 7
+    assert in_turns["told"] == 1
+
+
+@pytest.mark.parametrize("noise", ["normal 0.3 %", "normal 1 %", "lognormal"])
+def test_intervals_of_three_and_four_pairs_hold_the_truth(noise: str) -> None:
+    found = tally(0.3, noise)
+    assert found.rate("pairs") < 6
+    assert found.rate("covered") >= 0.94
 
 
 @pytest.mark.parametrize(
@@ -202,6 +235,9 @@ def test_simulations_are_counted_and_written(
         *((0.0, 1), (0.05, 1), (0.0, 1), (0.05, 1), (0.0, 10), (0.03, 10)),
     ]
     assert tallies[1]["verdicts"] == tallies[3]["verdicts"] == {"slower": 5}
+    monkeypatch.setattr(simulate_rounds, "TRUTHS", {"fixed": ((0.14, 0.0),)})
+    rows = results(record, "rounds", "--runs", "4", "--only", "normal 0.3")["rows"]
+    assert [(row["rule"], row["told"]) for row in rows] == [("divided", 1), ("in turns", 1)]
     scenarios = (Scenario("5 %", (0.05,), commits=8), Scenario("nothing", (), commits=8))
     monkeypatch.setattr(simulate_bisect, "SCENARIOS", scenarios)
     rows = results(record, "bisect", "--runs", "2", "--markdown", str(page))["rows"]

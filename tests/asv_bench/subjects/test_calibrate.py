@@ -115,11 +115,11 @@ def test_the_noise_says_what_a_minute_finds_and_is_kept_for_compare(
 
 
 @pytest.mark.thorough
-def test_after_it_a_clear_case_ends_at_three_pairs(kvtrail, declared) -> None:
+def test_after_it_a_clear_case_ends_at_five_pairs(kvtrail, declared) -> None:
     made = declared(TABLES, tpot(5.0), tpot(5.5))
     kvtrail(made, "calibrate", "--null", "7", "--planted", "none")
     answer = kvtrail(made, "compare", "HEAD~1", "HEAD").answers["tpot_ms"]
-    assert (answer["verdict"], answer["pairs_used"]) == ("slower", 3)
+    assert (answer["verdict"], answer["pairs_used"]) == ("slower", 5)
 
 
 def test_a_commit_that_cannot_be_measured(kvtrail, declared) -> None:
@@ -155,7 +155,9 @@ def test_an_interrupted_calibration_goes_on_with_the_pairs_of_the_commit_with_it
     assert said.record["samples"][: len(before)] == before
     # Each trial's noise is learnt once.
     [pools] = [json.loads(path.read_text()) for path in (tmp_path / "work/noise").iterdir()]
-    assert pools == {"tpot_ms": [one["log_ratio"] for one in said.record["samples"]]}
+    # What another command measures is of another session.
+    *first, second = pools["tpot_ms"]
+    assert [*first, *second] == [one["log_ratio"] for one in said.record["samples"]]
 
 
 def test_nothing_to_compare_is_refused(kvtrail, declared) -> None:
