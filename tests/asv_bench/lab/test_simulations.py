@@ -37,7 +37,7 @@ KEPT = [
     name
     for name, noise in SITUATIONS.items()
     if name not in ("a mode of the head", "pool blind to modes")
-    and not name.startswith("states of 1.25")
+    and not name.startswith(("states of 1.25", "skewed head"))
 ]
 """Where all that is promised is kept."""
 
