@@ -20,6 +20,7 @@ class Source(StrEnum):
     COUNTERS = "counters"
     KERNELS = "compiled kernels"
     TRACE = "trace"
+    FUNCTIONS = "functions"
 
 
 @dataclass(frozen=True, slots=True)

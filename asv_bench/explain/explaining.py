@@ -147,10 +147,16 @@ class Explanation:
 
     @property
     def change(self) -> float | None:
-        """How much longer the head takes, as a fraction, where that is measured."""
-        if self.effect is not None:
+        """How much longer the head takes, as a fraction, where that is measured.
+
+        Of a profile it is what that shows.
+        """
+        if self.effect is not None and not self._profiled:
             return self.effect.cost
-        return self.traces.effect if self.traces is not None and self.sign else None
+        traced = self.traces
+        if traced is None or not traced.shows_effect or traced.effect * self.sign <= 0:
+            return None
+        return traced.effect
 
     @property
     def causes(self) -> list[Clue]:
@@ -170,15 +176,28 @@ class Explanation:
         return sorted(admitted, key=self._rank)[:MOST]
 
     @property
+    def account(self) -> dict[str, float] | None:
+        """What the change is made of, which adds up to 1; None where that is unknown."""
+        if self.traces is None or not self.change:
+            return None
+        told = {False: 0.0, True: 0.0}
+        for one in self.clues:
+            told[one.is_waiting] += one.part or 0.0
+        parts = {
+            "beyond noise": told[False],
+            "waiting for others": told[True],
+            "within noise": self.traces.effect - sum(told.values()),
+            "not in the traces": self.change - self.traces.effect,
+        }
+        return {name: part / self.change for name, part in parts.items()}
+
+    @property
     def explained(self) -> float | None:
         """How much of the change the clues of the traces add up to; None where that is unknown.
 
         Waiting is left out.
         """
-        if self.traces is None or not self.change:
-            return None
-        parts = [one.part for one in self.clues if one.part is not None and not one.is_waiting]
-        return sum(parts) / self.change
+        return None if self.account is None else self.account["beyond noise"]
 
     def _rank(self, clue: Clue) -> tuple[int, float]:
         """In this order causes are named, and of one kind the most expensive first."""
@@ -209,15 +228,25 @@ class Explanation:
         if not self.causes:
             return [f"No cause was found. {looked_at}"]
         found = [
-            f"{place}. {one.sentence}{self._worth(one)}" for place, one in enumerate(self.causes, 1)
+            f"{place}. {one.sentence}{self.worth(one)}" for place, one in enumerate(self.causes, 1)
         ]
-        if (share := self.explained) is not None:
-            text = "What differs in the traces beyond noise adds up to"
-            found.append(f"{text} {percentage(share, 0)} of the change.")
+        if self.account is not None:
+            (_, share), *others = self.account.items()
+            text = f"What differs in the traces beyond noise adds up to {percentage(share, 0)}"
+            rest = [f"{percentage(part, 0)} {name}" for name, part in others if abs(part) >= 0.005]
+            of = f"of the change{self._profiled}"
+            found.append(f"{text} {of}{'; the rest: ' * bool(rest)}{', '.join(rest)}.")
             found += [looked_at] if share < _FULLY else []
         return found
 
-    def _worth(self, one: Clue) -> str:
+    @property
+    def _profiled(self) -> str:
+        """That the change is a profile's, which has all of a life and a metric perhaps not."""
+        if self.traces is None or not self.traces.is_profile:
+            return ""
+        return f" as profiled, {percentage(self.traces.effect, 1, signed=True)}"
+
+    def worth(self, one: Clue) -> str:
         """How much of the change a cause explains, as far as it is measured."""
         if one.part is None:
             return "."
@@ -228,6 +257,11 @@ class Explanation:
     def context(self) -> Iterator[str]:
         """Files and commits between the ends, in sentences, and what could not be looked at."""
         yield from self.files.sentences() if self.files else ()
+        if self._profiled and self.sign and self.change is None:
+            yield (
+                f"The change is not shown{self._profiled}: it is outside functions of Python, or "
+                f"the benchmark does as much as there is time for."
+            )
         yield from self.notes
 
     def table(self) -> Table:
@@ -260,6 +294,7 @@ class Explanation:
             "answer": self.answer(),
             "differences": list(map(asdict, self.clues)),
             "explained": self.explained,
+            "account": self.account,
             "changes": self.files and asdict(self.files),
             "traced": self.traces and self.traces.to_json(),
             "looked_at": self.looked_at,
@@ -352,13 +387,12 @@ class Explaining(Session):
                 base, head = self._ends
                 found.clues += cell_clues(ends.software(base), ends.software(head))
                 found.looked_at += ["variables", "packages"]
-                traced = subject.traced_life()
-                if traced is None:
+                if (life := subject.traced_life()) is None:
                     found.notes.append(_NO_TRACE)
                     return
 
                 def take(end: str, path: Path) -> Trace:
-                    ends.trace(traced, end, path)
+                    ends.trace(life, end, path)
                     return read_traces(path)
 
                 self._trace(take)

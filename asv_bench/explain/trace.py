@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -48,11 +50,14 @@ class Event(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WorkTime:
-    """One kernel, or one operator."""
+    """One kernel, one operator, or one function of Python."""
 
     name: str
     calls: int
     total_us: float  # without the operators that it calls
+    file: str = ""  # that of a function
+    # Of the time, beside what held the step up already, or another device or process did.
+    hidden_us: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class TraceSummary:
     launches: int = 0
     launch_us: float = 0.0  # that the host took for all of them
     steps: int | None = None  # None: the trace marks none
+    launching_us: float = field(default=0.0, compare=False)  # of the idle time, in launches
+    is_profile: bool = False  # whether it is of a life's functions
 
 
 @contextmanager
@@ -155,41 +162,63 @@ def summarize_trace(events: Iterable[Event]) -> TraceSummary:
     work = kernels or by_category["cpu_op"]
     every = [*steps, *work, *launches]
     span = max(one.end for one in every) - min(one.ts for one in every) if every else 0.0
+    calls, spent = Counter[str](), defaultdict[str, float](float)
+    places: dict[object, list[Event]] = defaultdict(list)
+    threads: dict[object, list[Event]] = defaultdict(list)
+    for event in work:
+        calls[event.name] += 1
+        spent[event.name] += event.dur if kernels else 0.0
+        places[event.pid].append(event)
+        threads[event.pid, event.tid].append(event)
+    for thread in threads.values() if not kernels else ():
+        for name, us in _account(thread, (), is_nested=True)[0].items():
+            spent[name] += us
+    accounts = [_account(one, launches, is_nested=not kernels) for one in places.values()]
+    # Of several devices or processes that which worked the most takes as long as the step.
+    alone, in_gaps = max(accounts, key=lambda one: sum(one[0].values()), default=({}, 0.0))
+    times = [
+        WorkTime(name, count, spent[name], hidden_us=spent[name] - alone.get(name, 0.0))
+        for name, count in calls.items()
+    ]
     return TraceSummary(
-        _work(work, is_nested=not kernels),
+        sorted(times, key=lambda one: -one.total_us),
         bool(kernels),
         span_us=span,
-        idle_us=max(0.0, span - _busy_us(work)) if work else 0.0,
+        idle_us=max(0.0, span - sum(alone.values())),
         launches=len(launches),
         launch_us=sum(event.dur for event in launches),
         steps=len(steps) or None,
+        launching_us=in_gaps,
     )
 
 
-def _busy_us(work: Sequence[Event]) -> float:
-    """The time in which anything ran on the device, or in the process, that worked the most."""
-    busy: dict[object, float] = defaultdict(float)
-    reached: dict[object, float] = defaultdict(lambda: -_LONGEST)
-    for event in sorted(work, key=lambda one: one.ts):
-        busy[event.pid] += max(0.0, event.end - max(event.ts, reached[event.pid]))
-        reached[event.pid] = max(reached[event.pid], event.end)
-    return max(busy.values())
+def _account(
+    work: Sequence[Event], launches: Sequence[Event], *, is_nested: bool
+) -> tuple[dict[str, float], float]:
+    """Every moment of one device or process, given to one name; and those of launches alone.
 
-
-def _work(events: Sequence[Event], *, is_nested: bool) -> list[WorkTime]:
-    """Calls and times by name, the longest first; where nested, without what lies within."""
-    calls: dict[str, int] = defaultdict(int)
-    spent: dict[str, float] = defaultdict(float)
-    opened: dict[object, list[Event]] = defaultdict(list)
-    # An event that begins where others do lies in the longer ones.
-    for event in sorted(events, key=lambda one: (one.ts, -one.dur)):
-        calls[event.name] += 1
-        spent[event.name] += event.dur
-        around = opened[event.pid, event.tid]
-        while around and around[-1].end <= event.ts:
-            around.pop()
-        if around and is_nested:
-            spent[around[-1].name] -= event.dur
-        around.append(event)
-    work = [WorkTime(name, count, spent[name]) for name, count in calls.items()]
-    return sorted(work, key=lambda one: -one.total_us)
+    Of kernels that overlap it is the one that began first: those behind it wait for it, or run in
+    its shadow. Of operators it is the one that began last, which the others have called.
+    """
+    sign, launching, found = -1 if is_nested else 1, 0.0, defaultdict[str, float](float)
+    # What is longer begins first, as others lie in it. Launches count where no work runs.
+    begins = [
+        (one.ts, -one.dur, is_idle, one)
+        for is_idle, some in enumerate((work, launches))
+        for one in some
+    ]
+    begins.sort(key=lambda one: one[:2])
+    running: list[tuple[int, float, float, int, Event]] = []
+    begun = 0
+    for now, until in pairwise(sorted({at for *_, one in begins for at in (one.ts, one.end)})):
+        while begun < len(begins) and begins[begun][0] <= now:
+            ts, _, is_idle, event = begins[begun]
+            heappush(running, (is_idle, sign * ts, event.dur, sign * begun, event))
+            begun += 1
+        while running and running[0][-1].end <= now:
+            heappop(running)
+        if running and not running[0][0]:
+            found[running[0][-1].name] += until - now
+        elif running:
+            launching += until - now
+    return found, launching

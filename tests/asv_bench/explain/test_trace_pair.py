@@ -53,6 +53,17 @@ class Machine:
         return pair_of(base, [self.trace(**head) for _ in range(TRACES)])  # type: ignore[arg-type]
 
 
+def on_device(*kernels: tuple[str, float, float], launches: float = 0.0) -> TraceSummary:
+    """A step of kernels that begin and end so, which the host launches one behind the other."""
+    events = [
+        Event(name, begin, end - begin, "kernel", 0, number % 2)
+        for number, (name, begin, end) in enumerate(kernels)
+    ]
+    host = [Event("cudaLaunchKernel", 4.0 * one, launches, "cuda_runtime", 9, 9) for one in (0, 5)]
+    span = Event("ProfilerStep#1", 0, max(end for *_, end in kernels), "user_annotation", 9, 9)
+    return summarize_trace([*events, span, *(host if launches else [])])
+
+
 def named(pair: TracePair, effect: Effect | None = None) -> list[Clue]:
     return explanation_of(pair.clues(), traces=pair, effect=effect).causes
 
@@ -75,6 +86,63 @@ def test_more_launches_come_before_longer_ones_and_gaps() -> None:
     first, second = named(Machine(2, pace=0.0).pair(more=1, idle=1.5))
     assert first.sentence == "kernel_0 is launched 1 more time (2 → 3) a step"
     assert second.name == "gaps between device work"
+
+
+def test_a_kernel_that_waits_for_others_in_its_own_time_is_not_blamed() -> None:
+    # Each kernel begins before the one before it has ended, and waits within. In the head a copy
+    # comes between, so that the norm begins when it can run.
+    base = [("gemm", 0, 40), ("norm", 10, 50), ("gemm", 45, 90)]
+    head = [("gemm", 0, 40), ("copy", 38, 60), ("norm", 60, 70), ("gemm", 65, 110)]
+    pair = pair_of(3 * [on_device(*base)], 3 * [on_device(*head)])
+    found = explanation_of(pair.clues(), traces=pair, effect=slower(20 / 90))
+    assert [one.name for one in found.causes] == ["copy"]
+    assert found.account == pytest.approx(
+        {"beyond noise": 1, "waiting for others": 0, "within noise": 0, "not in the traces": 0}
+    )
+    # A step that is slower by more than the traces show.
+    found = explanation_of(pair.clues(), traces=pair, effect=slower(40 / 90))
+    assert found.account is not None
+    assert found.account["not in the traces"] == pytest.approx(0.5)
+    assert found.answer()[-2].endswith("50 % of the change; the rest: 50 % not in the traces.")
+
+
+def test_what_runs_in_the_shadow_of_another_costs_nothing() -> None:
+    base = on_device(("gemm", 0, 100), ("copy", 10, 30))
+    head = on_device(("gemm", 0, 100), ("copy", 10, 90))
+    assert named(pair_of(3 * [base], 3 * [head])) == []
+    longer = on_device(("gemm", 0, 100), ("copy", 10, 150))
+    (cause,) = named(pair_of(3 * [base], 3 * [longer]))
+    assert (cause.name, cause.part) == ("copy", pytest.approx(0.5))
+    assert "beside what runs before it" in cause.sentence
+
+
+def test_gaps_are_those_of_launches_and_others() -> None:
+    kernels = ("gemm", 10.0, 20.0), ("gemm", 40.0, 50.0)
+    base = on_device(*kernels, launches=4.0)
+    head = on_device(("gemm", 10.0, 20.0), ("gemm", 50.0, 60.0), launches=8.0)
+    launch, gaps = named(pair_of(3 * [base], 3 * [head]))
+    # The first launch is before any work; while the second begins the device works no longer.
+    assert (launch.name, launch.part) == ("launch on the host", pytest.approx(8 / 50))
+    assert (gaps.name, gaps.part) == ("gaps between device work", pytest.approx(2 / 50))
+
+
+def test_nothing_is_named_that_traces_of_the_same_show_as_well() -> None:
+    # Kernels scatter by 1 % to 20 %, each in its own way.
+    def traces(rng: random.Random, scatter: list[float]) -> list[TraceSummary]:
+        def work() -> dict[str, tuple[int, float]]:
+            return {
+                f"kernel_{place}": (4, 400 * 0.93**place * rng.lognormvariate(0.0, one))
+                for place, one in enumerate(scatter)
+            }
+
+        return [step_of(work(), 400 * rng.lognormvariate(0.0, 0.2)) for _ in range(2)]
+
+    false = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        scatter = [0.05 * rng.lognormvariate(0.0, 1.0) for _ in range(KERNELS)]
+        false += bool(named(pair_of(traces(rng, scatter), traces(rng, scatter))))
+    assert false <= 1
 
 
 def test_a_machine_slower_by_the_same_everywhere_is_no_cause() -> None:
