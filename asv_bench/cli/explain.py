@@ -49,11 +49,11 @@ def explain(
     """Say why one commit is slower than another: what differs besides the time.
 
     It looks at the files, the packages and the variables of both ends, at exact counters of
-    kvtrail's engine, and at traces taken in turns, which it joins by kernel or operator. At most
-    three causes are named, those that explain the change best; what is within noise is not named.
-    The change is that of the newest comparison stored of the same two. Exit code 0: it was looked,
-    whether or not a cause was found; 5: a commit cannot be measured; 1: a failure; 2: refused; 130:
-    interrupted.
+    kvtrail's engine, and at traces taken in turns, which it joins by kernel, operator or function
+    of Python. At most three causes are named, those that explain the change best; what is within
+    noise is not named. The change is that of the newest comparison stored of the same two. Exit
+    code 0: it was looked, whether or not a cause was found; 5: a commit cannot be measured; 1: a
+    failure; 2: refused; 130: interrupted.
     """
     if compare and record is not None:
         raise Refused("--compare makes a record, and --record names one; give one of them.")

@@ -14,6 +14,7 @@ from asv_bench.compare.verdict import Verdict, word_of
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.clue import Clue, Source, cell_clues, number
 from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends, stand_in
+from asv_bench.explain.functions import FunctionProfiler
 from asv_bench.explain.trace import read_traces
 from asv_bench.explain.trace_pair import Trace, TracePair
 from asv_bench.explain.why import CommitFiles, files_between
@@ -387,15 +388,19 @@ class Explaining(Session):
                 base, head = self._ends
                 found.clues += cell_clues(ends.software(base), ends.software(head))
                 found.looked_at += ["variables", "packages"]
-                if (life := subject.traced_life()) is None:
-                    found.notes.append(_NO_TRACE)
+                if life := subject.traced_life():
+
+                    def take(end: str, path: Path) -> Trace:
+                        ends.trace(life, end, path)
+                        return read_traces(path)
+
+                    self._trace(take)
                     return
-
-                def take(end: str, path: Path) -> Trace:
-                    ends.trace(life, end, path)
-                    return read_traces(path)
-
-                self._trace(take)
+                found.notes.append(_NO_TRACE)
+                if measured := subject.measured_command():
+                    self._trace(
+                        FunctionProfiler(ends, measured, self._ends), ", of functions of Python"
+                    )
 
     def _look_at_engines(self, folders: dict[str, Path]) -> None:
         devices, found = self._subject.devices, self.found

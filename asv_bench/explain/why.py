@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import BenchError
 from asv_bench.explain.clue import Source, cell_clues
 from asv_bench.git.repository import Commit
@@ -18,6 +21,8 @@ from asv_bench.subjects.own_suite import engine_of
 
 _SHOWN, _KEPT, _COUNTED = 3, 20, 2
 """Files and commits that are said, and those that are kept: there may be thousands."""
+_CHEAP_S = 3.0
+"""Lives of at most so many seconds are profiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ def why(
         files = files_between(base.hash, head.hash, subject)
         found += list(files.sentences())[: 2 if has_commits else 1] if files else []
     with suppress(BenchError):
-        found += _counted(subject, base, head, sign) if subject.has_engine else []
+        found += (_counted if subject.has_engine else _profiled)(subject, base, head, sign)
     if base.hash in cells and head.hash in cells:
         clues = cell_clues(cells[base.hash], cells[head.hash])
         found += [f"Besides, {one.sentence}." for one in clues if one.source is Source.VARIABLES]
@@ -121,3 +126,29 @@ def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) ->
     where = stand_in(" ".join(subject.models))
     for one in sorted(leaning, key=lambda one: -abs(one.cost_us))[:_COUNTED]:
         yield f"Counted exactly{where}: {one.sentence[0].lower()}{one.sentence[1:]}."
+
+
+def _profiled(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -> Iterator[str]:
+    """Functions of a Python command of the user's that cause the change, the dearest first."""
+    # Not at the top: `explaining` imports this.
+    from asv_bench.explain.explaining import Effect, Explanation
+    from asv_bench.explain.functions import FunctionProfiler
+    from asv_bench.explain.trace_pair import Trace, TracePair
+
+    if (command := subject.measured_command()) is None:
+        return
+    taken: dict[str, list[Trace]] = {base.hash: [], head.hash: []}
+    # What was measured stays the record's.
+    known = subject.cells, subject.others, subject.remarks
+    try:
+        with subject.ends() as ends, tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+            take = FunctionProfiler(ends, replace(command, timeout_s=_CHEAP_S), tuple(taken))
+            for turn, end in enumerate((*taken, *reversed(taken))):
+                taken[end].append(take(end, Path(scratch, str(turn))))
+    finally:
+        subject.cells, subject.others, subject.remarks = known
+    pair = TracePair(*taken.values())
+    effect = Effect("", Verdict.SLOWER if sign > 0 else Verdict.FASTER, None, None, False, "")
+    found = Explanation(base, head, effect, pair, clues=list(pair.clues()))
+    for one in found.causes[:_COUNTED]:
+        yield f"Profiled: {one.sentence}{found.worth(one)}"

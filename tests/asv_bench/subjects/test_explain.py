@@ -132,6 +132,87 @@ def test_without_a_trace_or_with_a_broken_one_the_rest_is_told(kvtrail, tmp_path
     assert "the subject declares none: [trace] run in kvtrail.toml" in said.text
 
 
+# The loop makes a Markup of each part, or of the whole; what it measures is how many it made.
+MARKUP = """
+    import json, os
+
+    class Markup(str):
+        made = 0
+        def __new__(cls, text):
+            for _ in range({rounds}):
+                cls.made += 1
+            return str.__new__(cls, text)
+
+    def render(parts):
+        {body}
+
+    render(map(str, range(181)))
+    with open(os.environ["KVTRAIL_RESULT"], "w") as file:
+        noise = 1 + int.from_bytes(os.urandom(1), "big") / 1e5
+        json.dump(dict(step_ms=Markup.made * noise), file)
+    """
+WHOLE, PARTS = 'return Markup("".join(parts))', 'return "".join([Markup(one) for one in parts])'
+PLAIN = TABLES.partition("[trace]")[0]
+
+
+def of_markup(folder: Path, *changes: dict[str, Any], tables: str = PLAIN) -> DeclaredRepository:
+    benches = [MARKUP.format(**{"body": WHOLE, "rounds": 2000, **one}) for one in changes]
+    return DeclaredRepository.make(folder / "toy", tables, *benches)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [(), ("--", "python", "bench.py"), ("--", "true && PYTHONPATH=. python bench.py")],
+    ids=["measured", "compared", "line"],
+)
+def test_more_calls_of_a_function_are_named_first(kvtrail, tmp_path: Path, command) -> None:
+    made = of_markup(tmp_path, {}, {"body": PARTS})
+    said = kvtrail(made, "explain", "HEAD~1", "HEAD", *command)
+    results = said.record["results"]
+    assert "1. Markup.__new__ 1 → 181 calls a life: " in said.text, said.text
+    assert sum(results["account"].values()) == pytest.approx(1)
+    assert results["explained"] == pytest.approx(1, abs=0.3)
+    assert "the subject declares none: [trace] run in kvtrail.toml" in said.text
+
+
+def test_a_function_that_became_slower_is_named_without_more_calls(kvtrail, tmp_path: Path) -> None:
+    made = of_markup(tmp_path, {"rounds": 20_000}, {"rounds": 400_000})
+    said = kvtrail(made, "explain", "HEAD~1", "HEAD")
+    cause = said.record["results"]["causes"][0]
+    assert (cause["name"], cause["what"]) == ("Markup.__new__", "µs a call"), said.text
+    assert cause["after"] > 5 * cause["before"]
+    assert "% of the change as profiled, +" in said.text
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("verb", ["compare", "bisect"])
+def test_a_verdict_says_which_function_did_it(kvtrail, tmp_path: Path, verb: str) -> None:
+    made = of_markup(tmp_path, {}, {"body": PARTS})
+    said = kvtrail(made, verb, "HEAD~1", "HEAD")
+    why = said.record["results"]["why"]
+    assert any("rofiled: Markup.__new__ 1 → 181 calls a life: " in line for line in why), said.text
+    assert "kvtrail explain" in why[-1]
+
+
+def test_functions_of_forks_count_and_the_users_own_sitecustomize_runs(
+    kvtrail, tmp_path: Path
+) -> None:
+    tables = PLAIN.replace("[metrics", 'env = { PYTHONPATH = "$KVTRAIL_TREE" }\n    [metrics')
+    body = "os.fork() or os._exit(len([Markup(one) for one in parts]) - COUNT); os.wait()"
+    made = of_markup(tmp_path, {}, {"body": body}, tables=tables)
+    made.change("own", {"sitecustomize.py": "import builtins\nbuiltins.COUNT = 181\n"})
+    said = kvtrail(made, "explain", "HEAD~2", "HEAD", "--traces", "1")
+    assert "Markup.__new__ 1 → 181 calls" in said.text, said.text
+
+
+def test_a_command_that_starts_no_python_is_told_so(kvtrail, tmp_path: Path) -> None:
+    made = of_markup(tmp_path, {}, {"body": PARTS})
+    said = kvtrail(made, "explain", "HEAD~1", "HEAD", "--", "true")
+    assert said.code == 0
+    assert "the base gave no trace: no Python ran that could be profiled." in said.text
+    assert "the subject declares none: [trace] run in kvtrail.toml" in said.text
+
+
 def timed(**changed: Any) -> dict[str, Any]:
     event = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1.0, "dur": 2.0, "pid": 0, "tid": 7}
     return {**event, **changed}
