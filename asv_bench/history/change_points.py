@@ -32,6 +32,7 @@ from asv_bench.stats.segments import (
     FEWEST,
     PENALTY,
     Labels,
+    lasting_ends,
     robust_costs,
     robust_segment_ends,
     segment_ends,
@@ -145,17 +146,20 @@ def changes_in(points: Sequence[Point]) -> list[Change]:
     sessions = _sessions(points)
     samples = [point.figure.samples for point in points]
     spread = _spread_of(levels, sessions, samples, are_ratios=bool(points[0].reference))
-    session = spread.session / spread.commit
+    values, session = levels / spread.commit, spread.session / spread.commit
     if min(map(len, samples)) >= REPEATED:
-        ends = segment_ends(levels / spread.commit, sessions, session, 1)
-    elif spread.session == 0:
+        ends = segment_ends(values, sessions, session, 1)
+        if session == 0:
+            least = math.sqrt(PENALTY * math.log(max(len(values), FEWEST)))
+            ends = lasting_ends(values, ends, least)
+    elif session == 0:
         # Each disturbed process would be a change and its undoing.
-        ends = robust_segment_ends(levels / spread.commit)
+        ends = lasting_ends(values, robust_segment_ends(values))
     else:
         from scipy.ndimage import median_filter  # not at the top: every command would wait for it
 
-        levels = median_filter(levels, 3, mode="nearest") / spread.commit
-        ends = segment_ends(levels, sessions, session, 2, FILTERED_PENALTY)
+        values = median_filter(values, 3, mode="nearest")
+        ends = segment_ends(values, sessions, session, 2, FILTERED_PENALTY)
     segments = [points[start:end] for start, end in pairwise([0, *ends])]
     found = (_change(before, after, spread) for before, after in pairwise(segments))
     return [change for change in found if abs(change.effect) >= LEAST_EFFECT]
@@ -228,7 +232,7 @@ def _spread_of(
     Both are estimated from differences of neighbours, of which changes are outliers: the noise of a
     commit from those in one session, that of sessions from those in two. With `are_ratios` figures
     were divided by a reference of their session: then sessions differ by the reference's own noise
-    at least; else by `SESSION_NOISE`, until differences tell.
+    at least; else by `SESSION_NOISE`, as far as too few differences tell.
     """
     differences = np.diff(levels)
     crosses = np.diff(sessions) != 0
@@ -241,11 +245,12 @@ def _spread_of(
         # One session, or nearly as many as commits: differences hold all that there is.
         return Spread(_noise_of(differences, samples, within), 0.0)
     commit = _noise_of(inside, samples, within)
-    if len(across) < _FEW:
-        return Spread(commit, commit if are_ratios else SESSION_NOISE)
+    before = commit if are_ratios else SESSION_NOISE
     both = _sd_of(across, has_bulk=True) / math.sqrt(2.0)
-    least = commit if are_ratios else 0.0
-    return Spread(commit, max(least, math.sqrt(max(0.0, both**2 - commit**2))))
+    told = max(0.0, both**2 - commit**2) if len(across) >= _FEW else before**2
+    # By chance sessions look alike in a dozen differences, so what was thought before counts.
+    session = math.sqrt((len(across) * told + _FEW * before**2) / (len(across) + _FEW))
+    return Spread(commit, max(commit, session) if are_ratios else session)
 
 
 def _noise_of_few(samples: Sequence[Sequence[float]], within: float) -> float:

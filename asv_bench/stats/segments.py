@@ -28,6 +28,10 @@ FEWEST = 4
 _ROBUST_PENALTY = 2.0
 _TAIL = 3.0
 _LEAST_HEIGHT = 4.5
+_LINE_HEIGHT = 1.4
+"""How much higher a step must be where a line fits as well."""
+_FREEDOM = 8
+"""So many errors, without those that levels were fitted to, are the fewest that tell of drift."""
 _MOST_LEVELS = 400
 _SWEEPS = 100
 _SETTLED = 1e-9
@@ -72,7 +76,8 @@ def robust_segment_ends(values: Floats) -> list[int]:
     Errors are of a Student t distribution, whose heavy tails let a disturbed process pass. Each
     segment has a level out of the values; the best way through them is found by dynamic programming
     (Storath & Weinmann 2014). Where processes have two modes, the level of many values near one of
-    them jumps by chance: a step must be one of the means, too. Values are in units of their errors.
+    them jumps by chance: a step must be one of the means, too (`lasting_ends`). Values are in units
+    of their errors.
     """
     count = len(values)
     levels: Floats = np.unique(values)
@@ -94,7 +99,7 @@ def robust_segment_ends(values: Floats) -> list[int]:
         if before != level:
             ends.append(place)
         level = before
-    return _high_enough(values, ends[::-1])
+    return ends[::-1]
 
 
 def robust_costs(errors: Floats) -> Floats:
@@ -103,20 +108,47 @@ def robust_costs(errors: Floats) -> Floats:
     return costs
 
 
-def _high_enough(values: Floats, ends: list[int]) -> list[int]:
-    """The ends without those of which the means on both sides do not differ beyond doubt."""
+def lasting_ends(values: Floats, ends: list[int], least: float = _LEAST_HEIGHT) -> list[int]:
+    """The ends without those of which the means on both sides do not differ beyond doubt.
+
+    The difference must be `least` times its standard deviation. Neighbours may have errors in
+    common, as on a machine that drifts: the deviation is of means of such errors. Where a line
+    through both sides fits as well as a step, that may be a drift, too, and must be clearer.
+    """
     while len(ends) > 1:
         segments = np.split(values, ends[:-1])
         clipped = [np.clip(one, np.median(one) - 3.0, np.median(one) + 3.0) for one in segments]
-        heights = [
-            abs(np.mean(after) - np.mean(before)) / math.sqrt(1 / len(before) + 1 / len(after))
-            for before, after in pairwise(clipped)
-        ]
+        heights = [_height(before, after) for before, after in pairwise(clipped)]
         lowest = int(np.argmin(heights))
-        if heights[lowest] >= _LEAST_HEIGHT:
+        errors = np.concatenate([one - np.mean(one) for one in clipped])
+        if heights[lowest] >= least * _inflation(errors, len(ends)):
             break
-        del ends[lowest]
+        ends = ends[:lowest] + ends[lowest + 1 :]
     return ends
+
+
+def _height(before: Floats, after: Floats) -> float:
+    """By how many of its standard deviations the mean differs, if errors are independent."""
+    both = np.concatenate([before, after])
+    height = abs(np.mean(after) - np.mean(before)) / math.sqrt(1 / len(before) + 1 / len(after))
+    places = np.arange(len(both)) - (len(both) - 1) / 2.0
+    is_line = len(both) > 2 and (places @ both) ** 2 / (places @ places) >= height**2
+    return float(height / _LINE_HEIGHT if is_line else height)
+
+
+def _inflation(errors: Floats, levels: int) -> float:
+    """How many times as far off means of such errors are as those of independent ones.
+
+    Covariances of neighbours are summed with weights that fall with their distance, up to the cube
+    root of the number of values (Newey & West 1987); `levels` were fitted before.
+    """
+    count = len(errors)
+    if count - levels < _FREEDOM:
+        return 1.0
+    furthest = round(count ** (1.0 / 3.0))
+    weights = 2.0 - 2.0 * np.arange(1, furthest + 1) / (furthest + 1)
+    shared = [errors[lag:] @ errors[:-lag] for lag in range(1, furthest + 1)]
+    return math.sqrt(max(1.0, (errors @ errors + weights @ shared) / (count - levels)))
 
 
 def _costs_by_end(values: Floats, sessions: Labels, session_variance: float) -> Iterator[Floats]:

@@ -223,3 +223,45 @@ def test_processes_of_which_some_take_longer_make_no_change(processes: int) -> N
         slower = 1 + 0.05 * (draws.random((150, processes)) < 0.3)
         rows = np.array([figure.samples for figure in flat]) * slower
         assert changes_in(single(rows.tolist())) == []
+
+
+def correlated(seed: int, memory: float, commits: int = 150) -> np.ndarray:
+    """[commits] errors of deviation 1, of which each remembers so much of the one before."""
+    errors = np.random.default_rng(seed).normal(0.0, 1.0, commits)
+    errors[1:] *= math.sqrt(1.0 - memory**2)
+    for place in range(1, commits):
+        errors[place] += memory * errors[place - 1]
+    return errors
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_what_neighbours_have_in_common_makes_few_changes(processes: int) -> None:
+    found = [
+        changes_of((0.03 * correlated(seed, 0.7)).tolist(), seed=seed, processes=processes)
+        for seed in range(20)
+    ]
+    assert sum(map(len, found)) <= 12
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_slope_is_said_in_few_changes(processes: int) -> None:
+    slope = np.linspace(0.0, 0.1, 150).tolist()
+    found = [changes_of(slope, seed=seed, processes=processes, noise=0.01) for seed in range(20)]
+    assert all(found)
+    assert sum(map(len, found)) <= 52
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_noisy_sessions_that_look_alike_by_chance_make_no_changes(processes: int) -> None:
+    found = 0
+    for seed in range(60):
+        added = 0.01 * np.random.default_rng(seed).choice([-1.0, 1.0], 15)
+        measured = figures(
+            np.repeat(added, 10).tolist(), seed=seed, processes=processes, noise=0.01
+        )
+        sessions = [
+            replace(figure, started_ms=(number // 10) * 7_200_000 + number)
+            for number, figure in enumerate(measured)
+        ]
+        found += len(changes_in(points(sessions)))
+    assert found <= 1
