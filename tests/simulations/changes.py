@@ -15,6 +15,8 @@ from asv_bench.history.asv_results import APART_MS, Figure, Ratios, Series, sess
 from asv_bench.history.change_points import Point, changes_in, points_of
 from asv_bench.output.table import Column, Table, digits, percent
 
+from .noise import Noise
+
 SERIES = Series("simulated.Workload.track_step_time", ())
 REFERENCE = "f" * 40
 QUIET = 0.003
@@ -46,12 +48,20 @@ class HistoryKind:
     # Whether each session measures a reference too, by which its figures are divided.
     has_reference: bool = False
     is_newest: bool = False  # whether the step is at the newest commit
+    # What the machine adds to all processes of a commit: its deviation, and its correlation from
+    # one commit to the next.
+    drift: float = 0.0
+    memory: float = 0.95
+    slope: float = 0.0  # how much more the last commit takes, along a line, as a fraction
+    tail: float | None = None  # degrees of freedom of Student's t; None: noise is normal
 
 
 TWO_MODES = Modes(share=0.3, more=0.05)
 _OF_10: dict[str, Any] = {"session_commits": 10, "sessions_apart": 0.01}
 _OF_50: dict[str, Any] = {"session_commits": 50, "sessions_apart": 0.01}
 _QUIET_MODES: dict[str, Any] = {"noise": QUIET, "modes": TWO_MODES}
+_CORRELATED: dict[str, Any] = {"noise": 0.002, "drift": 0.01, "memory": 0.5}
+_DRIFTING: dict[str, Any] = {"drift": 0.01}
 KINDS = (
     HistoryKind("flat"),
     HistoryKind("flat, two modes", **_QUIET_MODES),
@@ -65,11 +75,23 @@ KINDS = (
     HistoryKind("flat, sessions of 50", noise=QUIET, **_OF_50),
     HistoryKind("flat, each commit by itself", noise=QUIET, session_commits=1, sessions_apart=0.01),
     HistoryKind("flat, sessions of 10 with a reference", has_reference=True, **_OF_10),
+    HistoryKind("flat, noisy sessions of 10", **_OF_10),
+    HistoryKind("flat, noisy sessions of 10, one process", processes=1, **_OF_10),
+    HistoryKind("flat, heavy tails", tail=3.0),
+    HistoryKind("flat, heavy tails, one process", processes=1, tail=3.0),
+    HistoryKind("flat, autocorrelated", **_CORRELATED),
+    HistoryKind("flat, autocorrelated, one process", processes=1, **_CORRELATED),
+    HistoryKind("flat, autocorrelated, 20 commits", commits=20, processes=1, **_CORRELATED),
+    HistoryKind("flat, drifting", **_DRIFTING),
+    HistoryKind("flat, drifting, one process", processes=1, **_DRIFTING),
+    HistoryKind("flat, a slope of 2 %", slope=0.02),
+    HistoryKind("flat, a slope of 2 %, one process", processes=1, slope=0.02),
     HistoryKind("a step", step=0.03),
     HistoryKind("a step", step=0.05),
     HistoryKind("a step, 20 commits", step=0.03, commits=20),
     HistoryKind("a step, one process", step=0.03, processes=1),
     HistoryKind("a step, one process, 20 commits", step=0.03, commits=20, processes=1),
+    HistoryKind("a step, one process, autocorrelated", step=0.03, processes=1, **_CORRELATED),
     HistoryKind("a step at the newest commit", step=0.05, is_newest=True),
     HistoryKind("a step, two modes", step=0.05, **_QUIET_MODES),
     HistoryKind("a step, sessions of 10", step=0.03, noise=QUIET, **_OF_10),
@@ -137,12 +159,17 @@ def simulated_history(kind: HistoryKind, seed: int) -> tuple[list[Point], int | 
     session_commits = kind.session_commits or kind.commits
     added = kind.sessions_apart * random.choice([-1.0, 1.0], kind.commits // session_commits + 1)
     commits = [Commit(f"{number:040x}", "") for number in range(kind.commits)]
+    machine = _drift(kind, random)
     references = [math.exp(adds + float(np.median(_processes(kind, random)))) for adds in added]
     figures: list[Figure] = []
     ratios: Ratios = {}
     for number, commit in enumerate(commits):
         session = number // session_commits
-        level = added[session] + (math.log1p(kind.step) if place and number >= place else 0.0)
+        level = (
+            added[session]
+            + machine[number]
+            + (math.log1p(kind.step) if place and number >= place else 0.0)
+        )
         started_ms = session * 2 * APART_MS + number
         samples = tuple(np.exp(level + _processes(kind, random)).tolist())
         figures.append(
@@ -153,9 +180,21 @@ def simulated_history(kind: HistoryKind, seed: int) -> tuple[list[Point], int | 
     return points_of(figures, commits, ratios, sessions_of(figures)), place
 
 
+def _drift(kind: HistoryKind, random: np.random.Generator) -> npt.NDArray[np.float64]:
+    """[commits] what the machine adds to the logs of each commit's figures."""
+    added = np.linspace(0.0, math.log1p(kind.slope), kind.commits)
+    if kind.drift:
+        added += Noise(drift=kind.drift, memory=kind.memory).states(random, (kind.commits,))
+    return added
+
+
 def _processes(kind: HistoryKind, random: np.random.Generator) -> npt.NDArray[np.float64]:
     """[processes] logs of figures around 0."""
-    logs = random.normal(0.0, kind.noise, kind.processes)
+    if kind.tail is None:
+        logs = random.normal(0.0, kind.noise, kind.processes)
+    else:
+        logs = random.standard_t(kind.tail, kind.processes) * kind.noise
+        logs /= math.sqrt(kind.tail / (kind.tail - 2.0))
     if kind.modes is not None:
         logs += math.log1p(kind.modes.more) * (random.random(kind.processes) < kind.modes.share)
     return logs
@@ -165,7 +204,9 @@ def rates_table(rates: Sequence[Rates], runs: int) -> Table:
     """A row for each kind of history."""
     caption = (
         "Noise of a process: 1 %; with two modes or sessions, 0.3 %. Two modes: 30 % of the "
-        "processes take 5 % longer; a rare one: 10 %. Sessions are 1 % up or down. A step is found "
+        "processes take 5 % longer; a rare one: 10 %. Sessions are 1 % up or down. Autocorrelated: "
+        "a machine's own deviation of 1 %, which remembers half from commit to commit; drifting: "
+        "95 %, beside the noise. Heavy tails: t with 3 degrees of freedom. A step is found "
         "where the range of a change holds it; for asv, within a commit of its step, and it sees "
         "figures in place of ratios."
     )

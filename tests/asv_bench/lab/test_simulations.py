@@ -170,7 +170,8 @@ def test_a_simulated_search_can_be_wrong() -> None:
 
 
 HISTORIES = 30
-FLAT = [kind for kind in KINDS if not kind.step]
+FLAT = [kind for kind in KINDS if not (kind.step or kind.drift or kind.slope)]
+MOVING = [kind for kind in KINDS if not kind.step and kind not in FLAT]
 STEPS = [kind for kind in KINDS if kind.step]
 
 
@@ -183,6 +184,12 @@ def test_a_flat_series_shows_no_more_changes_than_in_asv(kind) -> None:
     rates = judge(kind, HISTORIES, seed=4_000)
     assert rates.found is None
     assert rates.false <= rates.asv_false + 2 / HISTORIES
+
+
+@pytest.mark.parametrize("kind", some(MOVING, is_quick), ids=str)
+def test_a_machine_that_drifts_makes_about_one_change_at_most(kind) -> None:
+    rates = judge(kind, HISTORIES, seed=4_000)
+    assert rates.false <= (0.3 if kind.memory == 0.5 else 1.1)
 
 
 @pytest.mark.parametrize("kind", some(STEPS, is_quick), ids=str)
