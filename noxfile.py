@@ -263,6 +263,14 @@ def counters(session: nox.Session) -> None:
     session.run("python", "-m", "tests.counters", *session.posargs, env=_compiled())
 
 
+@nox.session(default=False)
+def detectors(session: nox.Session) -> None:
+    """Score `changes` beside otava, ruptures and asv on labelled series: -- --data FOLDER."""
+    # Without the stack and its lock: otava pins an old numpy.
+    session.install(*PYPROJECT["project"]["dependencies"], *_groups("detectors"))
+    session.run("python", "-m", "tests.simulations", "labelled", *session.posargs)
+
+
 @nox.session(python=PYTHON, requires=["stack"], default=False)
 def mutants(session: nox.Session) -> None:
     """Plant faults in a copy of the kernels, one at a time, and demand that a test notices each."""

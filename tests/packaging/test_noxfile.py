@@ -23,7 +23,18 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"lint", "types", "tests"}
 HEAVY = {
     *("bench", "bisect", "bundle", "calibrate", "changes", "codegen", "compare", "counters"),
-    *("docs", "explain", "fixed", "fleet", "headline", "history", "kernels", "ladder", "lock"),
+    *(
+        "detectors",
+        "docs",
+        "explain",
+        "fixed",
+        "fleet",
+        "headline",
+        "history",
+        "kernels",
+        "ladder",
+        "lock",
+    ),
     *("memcheck", "mutants", "peers", "profile", "report", "run", "scheduler"),
     *("stack", "streaming"),
 }

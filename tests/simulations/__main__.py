@@ -2,9 +2,10 @@
 
 `python -m tests.simulations compare` applies the rule that compares real commits, `rounds` the same
 to `fixed` and `swap`, `bisect` the search among them, and `changes` the judgement of histories.
-Every draw follows from a seed, so that a simulation repeats figure by figure, however many
-processes share it. Only a bisection on several devices does not, whose pairs are given to whichever
-device is free.
+`labelled --data FOLDER` judges that and other detectors on series of others, whose steps people
+have set down; otava and ruptures are in the environment of `nox -s detectors` only. Every draw
+follows from a seed, so that a simulation repeats figure by figure, however many processes share it.
+Only a bisection on several devices does not, whose pairs are given to whichever device is free.
 """
 
 from __future__ import annotations
@@ -27,24 +28,29 @@ from asv_bench.session.options import Outputs
 from . import bisect as of_bisect
 from . import changes as of_changes
 from . import compare as of_compare
+from . import labelled as of_labelled
 from . import rounds as of_rounds
 from .noise import SITUATIONS, replayed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulations")
-    parser.add_argument("what", choices=("compare", "rounds", "bisect", "changes"))
+    parser.add_argument("what", choices=("compare", "rounds", "bisect", "changes", "labelled"))
     parser.add_argument("--runs", type=int, help="of each case")
     parser.add_argument("--only", default="", help="regular expression: noises of this name")
     parser.add_argument("--seed", type=int, default=0, help="of the first run of each case")
     parser.add_argument("--workers", type=int, default=1, help="processes that simulate")
     replay = "record of compare or calibrate, whose pairs of a commit with itself are drawn again"
     parser.add_argument("--replay", type=Path, action="append", default=[], help=replay)
+    parser.add_argument("--data", type=Path, help="folder of labelled series")
     parser.add_argument("--json", type=Path, help="where the record goes")
     parser.add_argument("--markdown", type=Path, help="where the table goes")
     asked = parser.parse_args(arguments)
     files = Outputs(asked.json, asked.markdown)
-    runs = asked.runs or (10_000 if asked.what in ("compare", "rounds") else 1000)
+    if asked.what == "labelled" and asked.data is None:
+        parser.error("labelled needs --data FOLDER, whose form tests/simulations/labelled.py says")
+    most = {"compare": 10_000, "rounds": 10_000, "labelled": 20}
+    runs = asked.runs or most.get(asked.what, 1000)
     seeds = range(asked.seed, asked.seed + runs)
     settings: dict[str, Any] = {"runs": runs, "seed": asked.seed}
     results: dict[str, Any]
@@ -78,6 +84,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings["plan"] = SearchPlan().to_json()
         results = {"rows": rows}
         command, table = "simulate_bisect", of_bisect.bisect_table(rows)
+    elif asked.what == "labelled":
+        every = of_labelled.read_labelled(asked.data)
+        detectors = of_labelled.DETECTORS
+        there = {name: one for name, one in detectors.items() if of_labelled.is_installed(name)}
+        scores = [of_labelled.score(name, one, every, runs) for name, one in there.items()]
+        missing = sorted(detectors.keys() - there.keys())
+        for name in missing:
+            absent = f"{name} is not installed; `nox -s detectors` has it."
+            files.console.print(absent, highlight=False, soft_wrap=True)
+        results = {
+            "scores": [asdict(one) for one in scores],
+            "not_installed": missing,
+            "versions": of_labelled.versions(),
+        }
+        command, table = "score_changes", of_labelled.score_table(scores, every, runs)
     else:
         kinds = of_changes.KINDS
         parts = [[partial(of_changes.judge_once, kind, seed) for seed in seeds] for kind in kinds]

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from stored_pairs import pairs_with_itself
 
 from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
+from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY
 from tests.simulations import __main__ as command
 from tests.simulations import bisect as simulate_bisect
 from tests.simulations import changes as simulate_changes
 from tests.simulations import compare as simulate_compare
+from tests.simulations import labelled as score_labelled
 from tests.simulations import rounds as simulate_rounds
 from tests.simulations.bisect import Scenario, bisect_often, bisect_once
 from tests.simulations.changes import KINDS, HistoryKind, judge
@@ -225,6 +229,59 @@ def results(path: Path, *arguments: str) -> dict:
     """The results that a simulation records."""
     command.main([*arguments, "--json", str(path)])
     return json.loads(path.read_text())["results"]
+
+
+def labelled_folder(folder: Path) -> Path:
+    """A series with a step at 30, one with a step that only a reader saw, and one without any."""
+    folder.mkdir()
+    draws = np.random.default_rng(0)
+    series = {"judged": (30, [[33, "TP"]]), "seen": (20, [[50, "FP"]]), "flat": (60, [])}
+    eye = {name: {"steps": [place], "unsure": []} for name, (place, _) in series.items()}
+    eye["flat"] = {"steps": [], "unsure": [9]}
+    (folder / "eye.json").write_text(json.dumps(eye))
+    for name, (place, labels) in series.items():
+        values = (100 + 0.5 * draws.standard_normal(60) + 5 * (np.arange(60) >= place)).tolist()
+        (folder / f"{name}.json").write_text(json.dumps({"values": values, "labels": labels}))
+    return folder
+
+
+def test_detectors_are_scored_on_labelled_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By eye and by labels; what a detector names beside steps is false, and some are not there."""
+    detectors = {
+        "kvtrail": score_labelled.DETECTORS["kvtrail"],
+        "asv": score_labelled.DETECTORS["asv"],
+        "otava": score_labelled.DETECTORS["otava"],
+        "a far one": lambda values: [9, 35, 42],
+    }
+    monkeypatch.setattr(score_labelled, "DETECTORS", detectors)
+    monkeypatch.setitem(sys.modules, "otava", None)
+    folder = labelled_folder(tmp_path / "series")
+    found = results(tmp_path / "record.json", "labelled", "--data", str(folder), "--runs", "3")
+    scores = {one["detector"]: one for one in found["scores"]}
+    assert found["not_installed"] == ["otava"]
+    assert "otava is not installed; `nox -s detectors` has it" in capsys.readouterr().out
+    assert scores["kvtrail"]["found"] == {"flat": [], "judged": [30], "seen": [20]}
+    counts = {
+        name: [one[key] for key in ("hits", "missed", "false", "flat")]
+        for name, one in scores.items()
+    }
+    assert counts["kvtrail"] == counts["asv"] == [2, 0, 0, 0.0]
+    # Near the step at 30, and near what the reader was unsure of.
+    assert counts["a far one"] == [1, 1, 7, 3.0]
+    assert scores["kvtrail"]["f1"] == pytest.approx(2 / 3)
+
+
+def test_what_is_no_labelled_series_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["labelled"])
+    with pytest.raises(Refused, match="holds no labelled series"):
+        command.main(["labelled", "--data", str(tmp_path)])
+    folder = labelled_folder(tmp_path / "series")
+    (folder / "odd.json").write_text('{"values": [1.0], "labels": []}')
+    with pytest.raises(Refused, match="KeyError 'odd'"):
+        command.main(["labelled", "--data", str(folder)])
 
 
 def test_simulations_are_counted_and_written(
