@@ -23,19 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"lint", "types", "tests"}
 HEAVY = {
     *("bench", "bisect", "bundle", "calibrate", "changes", "codegen", "compare", "counters"),
-    *(
-        "detectors",
-        "docs",
-        "explain",
-        "fixed",
-        "fleet",
-        "headline",
-        "history",
-        "kernels",
-        "ladder",
-        "lock",
-    ),
-    *("memcheck", "mutants", "peers", "profile", "report", "run", "scheduler"),
+    *("detectors", "docs", "explain", "fixed", "fleet", "headline", "history", "kernels", "ladder"),
+    *("lock", "memcheck", "mutants", "peers", "profile", "report", "run", "scheduler"),
     *("stack", "streaming"),
 }
 
