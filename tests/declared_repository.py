@@ -71,6 +71,13 @@ class DeclaredRepository(ToyRepository):
         with subject.pairs() as source:
             return source.prepare(subject.resolve(word).hash)
 
+    def lacking(self, metric: str) -> Absence | None:
+        """Why a life of HEAD has no figure of a metric that is asked for."""
+        subject = self.subject
+        subject.choose([metric, "^wall_s$"], None)
+        with subject.pairs() as source:
+            return source.prepare(subject.resolve("HEAD").hash).get(metric)
+
     def lived(self, *metrics: str) -> Mapping[str, Reading]:
         """The figures of one life of HEAD after the first; of what is declared, or of these."""
         subject = self.subject

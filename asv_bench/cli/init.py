@@ -26,7 +26,7 @@ name = {name}
 # Once for each commit, in its files; what it makes goes to $KVTRAIL_OUT, and is kept.
 # Exit code 125 says that this commit cannot be measured.
 {setup}
-# One life: a fresh process in the commit's files, of which wall time and peak memory are measured.
+# One life: a fresh process in the commit's files; wall and CPU time and memory are measured.
 measure = {measure}
 timeout_s = 600
 # GPUs that a life needs; 0: it sees none. Without the key it sees what you see.
@@ -46,6 +46,7 @@ timeout_s = 600
 # unit = "tok/s"
 # better = "higher"
 # margin = 2.0              # per cent that matters
+# take = "p95"              # or min, mean: of the windows, in place of the median
 
 # A server that a client asks, in place of measure:
 # [server]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean, median, quantiles
 from typing import Any
 
 from asv_bench.errors import MeasurementFailed
@@ -49,6 +50,17 @@ class Figures:
                 absence = Absence(f"in window {lacking[0] + 1} {absence.reason}", has_failed=True)
             joined.absences[name] = absence
         return joined
+
+    def value(self, name: str, take: str) -> float:
+        """What counts of a metric that it has, as `[metrics.NAME] take` names it."""
+        if name in self.taken:
+            return self.taken[name]
+        values = self.values[name]
+        if take.startswith("p"):
+            ranks = quantiles(values, n=100, method="inclusive") if values[1:] else values * 99
+            return ranks[int(take[1:]) - 1]
+        takes: dict[str, Callable[[Sequence[float]], float]] = {"min": min, "mean": fmean}
+        return takes.get(take, median)(values)
 
 
 class _Nothing(NoFigure):

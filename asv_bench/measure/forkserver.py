@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 _READ_AT_START = ("LD_", "MALLOC_", "GLIBC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_")
 """Of variables that a process reads once: one that is forked has read those of this Python."""
 
-supervise = importlib.import_module("launcher").supervise
+_LAUNCHER = importlib.import_module("launcher")
 # The script's folder holds parts of the ruler, which no life may find.
 del sys.path[0], sys.modules["launcher"]
 
@@ -85,7 +85,8 @@ def _supervise(asked: int, said: int, report: int, control: int, *, can_fork: bo
         return process
 
     os.write(report, b"%d\n" % os.getpid())
-    supervise(report, control, begin)
+    counters = _LAUNCHER.opened_counters() if life["is_counted"] else []
+    _LAUNCHER.supervise(report, control, begin, counters)
     os._exit(0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
 import re
@@ -19,9 +20,9 @@ from urllib.parse import urlsplit
 
 from asv_bench.measure.command_line import filled
 from asv_bench.measure.figures import Figures, Left, NoFigure
-from asv_bench.measure.launcher import descendants, stat_of
+from asv_bench.measure.launcher import EVENTS, descendants, stat_of
 from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
-from asv_bench.measure.samples import Metric
+from asv_bench.measure.samples import Absence, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.process.run_apart import last_words
 from asv_bench.subjects.subject_file import (
@@ -38,6 +39,7 @@ _DYING_SECONDS = 2.0
 """From a client's failure to the end of the server that it asked, if that is why it failed."""
 _WHOSE = "whoever listens there, or let the server listen at $KVTRAIL_PORT."
 _ANSWER_SECONDS = 5.0
+_OF_COMMANDS = Absence("it is counted of commands, and this is a server; take cpu_s.", False)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _LISTENS = "0A"
 # No proxy: it would answer in the place of a server of this machine.
@@ -57,6 +59,9 @@ class Setting:
 
 class Life(ABC):
     """What a subject does for one sample."""
+
+    has_windows = False
+    """Whether it repeats itself what it times, so that nobody else need do so."""
 
     @abstractmethod
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
@@ -105,12 +110,33 @@ class CommandLife(Life):
             result = Path(scratch) / "result.json"
             told = {**setting.variables, "KVTRAIL_RESULT": str(result)}
             command, folder = setting.laid.follow(self.command), setting.laid.tree
-            job = Job(command, folder, told, setting.cores, self.preload)
+            is_counted = not EVENTS.keys().isdisjoint(metrics)
+            job = Job(command, folder, told, setting.cores, self.preload, is_counted=is_counted)
             ended = setting.processes.run(job, self.timeout_s)
             figures = Left(result, ended.said).figures(self.metrics)
         figures.values["wall_s"] = (ended.seconds,)
         figures.values["peak_rss_bytes"] = (float(ended.peak_rss_bytes),)
+        if ended.cpu_seconds > 0:
+            figures.values["cpu_s"] = (ended.cpu_seconds,)
+        for name, count in ended.counts.items():
+            if count > 0:
+                figures.values[name] = (float(count),)
+            else:
+                figures.absences[name] = Absence(_why_uncounted(-count), has_failed=False)
         return figures
+
+
+def _why_uncounted(error: int) -> str:
+    """Why the kernel did not count instructions or cycles, from its error."""
+    if error in (errno.EACCES, errno.EPERM):
+        return (
+            "the kernel lets you count none here; `sysctl kernel.perf_event_paranoid=2` allows it, "
+            "and a container must allow the system call perf_event_open."
+        )
+    return (
+        "the kernel counts none here, as in a virtual machine that hides the CPU's counters; "
+        "cpu_s is the nearest that it tells."
+    )
 
 
 @dataclass(frozen=True)
@@ -121,6 +147,7 @@ class ServerLife(Life):
     client: ClientTable
     metrics: Mapping[str, MetricTable]
     timeout_s: float
+    has_windows = True
     _completed: list[int] = field(default_factory=list, compare=False)
     """Requests that runs of the client completed, where it does not say how many there were."""
 
@@ -150,6 +177,7 @@ class ServerLife(Life):
                 raise LifeFailed(f"the server died after the last window: {server.failure()}")
             server.ask_to_end()
         figures = Figures.of_windows(windows)
+        figures.absences |= dict.fromkeys(EVENTS, _OF_COMMANDS)
         figures.values["ready_s"] = (ready_s,)
         figures.values["peak_rss_bytes"] = (float(server.peak_rss_bytes),)
         return figures
@@ -161,6 +189,7 @@ class ServerLife(Life):
             result = Path(scratch) / "result.json"
             told = {**job.variables, "KVTRAIL_RESULT": str(result)}
             asking = Job(job.command, job.folder, told)
+            before = _cpu_seconds(server.process)
             try:
                 ended = processes.run(asking, self.timeout_s)
             except LifeFailed as failure:
@@ -168,12 +197,15 @@ class ServerLife(Life):
                 if server.has_ended(_DYING_SECONDS):
                     raise LifeFailed(f"the server died in {what}: {server.failure()}") from None
                 raise LifeFailed(f"the client in {what}: {failure}", failure.code) from None
+            cpu_seconds = _cpu_seconds(server.process) - before
             if server.has_ended():
                 raise LifeFailed(f"the server died in {what}: {server.failure()}")
             left = Left(result, ended.said)
             figures = left.figures(self.metrics)
             self._require_served(left, what)
         figures.values["wall_s"] = (ended.seconds,)
+        if cpu_seconds > 0:
+            figures.values["cpu_s"] = (cpu_seconds,)
         return figures
 
     def _require_served(self, left: Left, what: str) -> None:
@@ -273,6 +305,18 @@ class _Address:
         if not {server, *descendants(server)}.isdisjoint(holders):
             return None
         return next((one for one in holders if _begun(one) < _begun(server)), None)
+
+
+def _cpu_seconds(starter: int) -> float:
+    """What all that a process started has worked so far, as user and as system."""
+    # Of what has ended the kernel tells ticks, and of what runs a clock.
+    ticks, seconds = 0, 0.0
+    for process in (starter, *descendants(starter)):
+        with suppress(OSError):
+            ticks += sum(map(int, stat_of(process)[13:15]))
+            if process != starter:
+                seconds += time.clock_gettime(~process << 3 | 2)
+    return seconds + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _free_port() -> int:

@@ -39,6 +39,8 @@ HOST = "host"
 CPU = "cpu"
 """The device of kvtrail's own benchmarks where there is no GPU."""
 WALL = "wall_s"
+_TIMES = {WALL, "cpu_s"}
+"""Times of a whole command: what else the machine does only ever adds to them."""
 TRACE = "KVTRAIL_TRACE"
 """Tells a traced life where its trace goes."""
 _MEASURED_SECONDS = 2.0
@@ -130,11 +132,12 @@ def places(table: SubjectTable, devices: str | None) -> list[Place]:
 class Lives:
     """A source of rounds (`RoundSource`).
 
-    The first life in a variant is not measured: it shows which metrics there are. A reading is the
-    median over a life's windows, or what the life says. Where nothing but the wall time of a short
-    command is compared, the command runs several times for a reading, which is the least of them:
-    what else the machine does only ever adds time. The lives of a round run one after another, but
-    two of them in turns where they can; then the windows in which neither was disturbed count.
+    The first life in a variant is not measured: it shows which metrics there are. A reading is what
+    the metric takes of a life's windows (`Metric.take`), or what the life says. Where nothing but
+    the wall or CPU time of a short command is compared, the command runs several times for a
+    reading, which is the least of them: what else the machine does only ever adds time. The lives
+    of a round run one after another, but two of them in turns where they can; then the windows in
+    which neither was disturbed count.
 
     Metrics of a life that `work` does not name are kept in `others`.
     """
@@ -227,7 +230,8 @@ class Lives:
         first, second = in_turns(
             lambda number, variables: self._readings(cells[number], names, shared, variables)
         )
-        for name in names:
+        # Another share of the windows than the middle is asked for as it is.
+        for name in (one for one in names if self._metrics[one].take == "median"):
             values = undisturbed(first[name].samples, second[name].samples)
             first[name], second[name] = (
                 replace(reading, value=value)
@@ -246,10 +250,10 @@ class Lives:
         laid = self._laid(commit)
         self._look(commit, laid, place)
         started = time.time()
-        is_wall_alone = set(self._metrics) == {WALL}
+        is_time_alone = self._metrics.keys() <= _TIMES and not self._life.has_windows
         try:
             setting = self._setting(laid, place, variables or {})
-            repeats = self._repeats or 1 if is_wall_alone else 1
+            repeats = self._repeats or 1 if is_time_alone else 1
             lived = [self._live(setting, place, names) for _ in range(repeats)]
         except LifeFailed as failure:
             raise SampleFailed(commit, names, str(failure)) from None
@@ -260,12 +264,11 @@ class Lives:
                 absence = figures.absences.get(name, _NOTHING)
                 raise SampleFailed(commit, (name,), absence.reason)
         spent = time.time() - started
-        statistic = min if is_wall_alone else statistics.median
         return {
             name: Reading(
                 commit=commit,
                 benchmark=name,
-                value=figures.taken.get(name, statistic(figures.values[name])),
+                value=figures.value(name, "min" if is_time_alone else self._metrics[name].take),
                 samples=figures.values[name],
                 device=place.device,
                 started_at=started,

@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.command_line import PythonCommand
-from asv_bench.measure.launcher import END, KILL, descendants
+from asv_bench.measure.launcher import END, EVENTS, KILL, descendants
 from asv_bench.process.run_apart import last_words
 
 _FORK_SERVER = Path(__file__).with_name("forkserver.py")
@@ -51,7 +51,7 @@ class Job:
 
     `preload` names modules, as `forkserver` does: the command is then a fork of a Python that has
     imported them, if it starts a script or module of Python. `inherited` are descriptors that a
-    command from scratch gets.
+    command from scratch gets, `is_counted` says whether the kernel counts its instructions.
     """
 
     command: str | tuple[str, ...]
@@ -60,15 +60,21 @@ class Job:
     cores: tuple[int, ...] = ()
     preload: tuple[str, ...] = ()
     inherited: tuple[int, ...] = ()
+    is_counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A command that ended with 0: wall time, the largest process' memory, and what it printed."""
+    """A command that ended with 0: wall time, the largest process' memory, and what it printed.
+
+    `cpu_seconds` and `counts` are of all that it started. A count below 0 is the kernel's error.
+    """
 
     seconds: float
     peak_rss_bytes: int
     said: str
+    cpu_seconds: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class Started:
@@ -86,6 +92,8 @@ class Started:
         self.code: int | None = None
         self.seconds = 0.0
         self.peak_rss_bytes = 0
+        self.cpu_seconds = 0.0
+        self.counts: dict[str, int] = {}
         self.begun = time.perf_counter()
         self._server = fork[0] if fork else None
         self.command = fork[1] if fork else None
@@ -97,7 +105,7 @@ class Started:
                 line, cores = job.command, ",".join(map(str, job.cores))
                 words = ("/bin/sh", "-c", line) if isinstance(line, str) else line
                 self._launcher = subprocess.Popen(
-                    [*_LAUNCHER, str(writing), str(reading), cores, *words],
+                    [*_LAUNCHER, str(writing), str(reading), cores, "1" * job.is_counted, *words],
                     cwd=job.folder,
                     env=job.variables,
                     stdin=subprocess.DEVNULL,
@@ -140,7 +148,7 @@ class Started:
             report = self._report.read().decode()
             # Of the launcher, where that was killed before it could report another.
             self.code = -signal.SIGKILL if self._launcher is None else self._launcher.wait()
-            self._take(report.rpartition("\n")[2])
+            self._take(report)
         return self.code
 
     def has_ended(self, within_s: float = 0.0) -> bool:
@@ -152,11 +160,15 @@ class Started:
         return bool(poll.poll(min(1e3 * within_s, _LONGEST_MS))) and self.wait() is not None
 
     def _take(self, report: str) -> None:
-        """Seconds, memory and exit code, as the launcher says; nothing where it was killed."""
+        """What the launcher says, as `supervise` has it; nothing where it was killed."""
+        of_it, _, of_all = report.partition("\n")
         try:
-            seconds, peak_kib, code = report.split(" ")
+            seconds, peak_kib, code = of_it.split(" ")
             self.seconds, self.code = float(seconds), int(code)
             self.peak_rss_bytes = max(self.peak_rss_bytes, int(peak_kib) * 1024)
+            cpu_seconds, *counts = of_all.split(" ")
+            self.cpu_seconds = float(cpu_seconds or 0)
+            self.counts = dict(zip(EVENTS, map(int, counts), strict=False))
         except ValueError:
             if report:
                 raise LifeFailed(report) from None
@@ -285,7 +297,8 @@ class Processes:
                 raise LifeFailed(f"it did not end within {timeout_s:g} s: {words}")
             if process.code:
                 raise process.failure()
-            return Ended(process.seconds, process.peak_rss_bytes, process.text())
+            spent = process.cpu_seconds, process.counts
+            return Ended(process.seconds, process.peak_rss_bytes, process.text(), *spent)
 
     def stop(self) -> None:
         """Kill what runs; nothing is started from then on."""
@@ -330,7 +343,12 @@ class ForkServer:
         Raises OSError if the server has ended.
         """
         cores = job.cores or sorted(os.sched_getaffinity(0))
-        told = {"folder": str(job.folder), "variables": dict(job.variables), "cores": cores}
+        told = {
+            "folder": str(job.folder),
+            "variables": dict(job.variables),
+            "cores": cores,
+            "is_counted": job.is_counted,
+        }
         with tempfile.TemporaryFile() as asked, self._lock:
             asked.write(json.dumps({**asdict(command), **told}).encode())
             asked.seek(0)

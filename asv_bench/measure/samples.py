@@ -20,6 +20,7 @@ class Metric:
     unit: str  # "seconds", or another word to print behind values
     better: Literal["lower", "higher"] = "lower"
     margin: float | None = None  # the difference that matters, as a fraction; None: the command's
+    take: str = "median"  # what of a life's windows is its figure, as in `[metrics.NAME]`
 
 
 class CommitUnusable(MeasurementFailed):

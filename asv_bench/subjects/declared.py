@@ -26,6 +26,7 @@ from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Commits, Labels, Variant, place_of
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.subject_file import (
+    ASKED_FOR,
     BUILT_IN,
     PRESETS,
     READY,
@@ -37,6 +38,9 @@ from asv_bench.subjects.subject_file import (
 
 if TYPE_CHECKING:
     from asv_bench.fleet.fleet import Fleet
+
+_NEWER = {"take": "median"}
+"""Keys that are newer than stored histories, and what they are where nobody gives them."""
 
 
 class DeclaredSubject:
@@ -155,7 +159,7 @@ class DeclaredSubject:
             self._text.subject.measure,
             self._text.server,
             self._text.client,
-            table and msgspec.structs.replace(table, margin=None),
+            table and _meaning(msgspec.structs.replace(table, margin=None)),
             *filter(None, [self._where]),
         )
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
@@ -164,10 +168,10 @@ class DeclaredSubject:
     def known(self) -> list[Metric]:
         """All metrics that a life may give: those declared first, then those of every subject."""
         declared = [
-            Metric(name, table.unit, table.better, table.margin and table.margin / 100)
+            Metric(name, table.unit, table.better, table.margin and table.margin / 100, table.take)
             for name, table in self._declared.items()
         ]
-        return [*declared, *BUILT_IN, *([READY] if self._text.server else [])]
+        return [*declared, *BUILT_IN, *([READY] if self._text.server else []), *ASKED_FOR]
 
     @property
     def metrics(self) -> Sequence[Metric]:
@@ -222,7 +226,10 @@ class DeclaredSubject:
             self._metrics = [
                 metric
                 for metric in self.known
-                if any(re.search(pattern, metric.name) for pattern in patterns)
+                if any(
+                    (re.fullmatch if metric in ASKED_FOR else re.search)(pattern, metric.name)
+                    for pattern in patterns
+                )
             ]
         if not self._metrics:
             names = ", ".join(metric.name for metric in self.known)
@@ -374,3 +381,12 @@ class DeclaredSubject:
             **({"folder": self._where} if self._where else {}),
             "file": without_secrets(self._source),
         }
+
+
+def _meaning(table: msgspec.Struct) -> dict[str, Any]:
+    """The keys of a table that decide what figures mean, those of `_NEWER` where they are given."""
+    return {
+        name: value
+        for name, value in msgspec.to_builtins(table).items()
+        if name not in _NEWER or _NEWER[name] != value
+    }

@@ -25,6 +25,7 @@ _TEXT = r"^[^\x00]*\Z"
 _LINE = r"^(?=\s*\S)[^\x00]*\Z"
 _MODULE = r"^[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?\Z"
 _VARIABLE = r"^[^=\x00]+\Z"
+_TAKE = r"^(median|min|mean|p[1-9][0-9]?)\Z"
 _MEANT = {
     _NAME: "of letters, digits, `_`, `-` and dots, and not of dots alone",
     _WORDS: "in one line, without control characters and not empty",
@@ -32,6 +33,7 @@ _MEANT = {
     _TEXT: "without NUL characters",
     _LINE: "that is not blank, without NUL characters",
     _MODULE: "that names a module, such as torch.nn, or one of its functions behind a colon",
+    _TAKE: "that is median, min, mean, or a percentile from p1 to p99",
     _VARIABLE: "that can be a variable's name: not empty, without `=` and NUL characters",
 }
 """What each pattern means, for the sentence where a text does not match it."""
@@ -139,6 +141,8 @@ class MetricTable(TomlTable, frozen=True):
         Which of two values is better.
     margin
         The difference that matters, in per cent; without the key the command's.
+    take
+        What of several windows is the life's figure: median, min, mean, or a percentile as p95.
     """
 
     path: str = ""
@@ -146,6 +150,7 @@ class MetricTable(TomlTable, frozen=True):
     unit: Annotated[str, msgspec.Meta(pattern=_PRINTED)] = ""
     better: Literal["lower", "higher"] = "lower"
     margin: Annotated[float, msgspec.Meta(ge=0.1, le=50)] | None = None
+    take: Annotated[str, msgspec.Meta(pattern=_TAKE)] = "median"
 
     def __post_init__(self) -> None:
         if bool(self.path) == bool(self.regex):
@@ -344,7 +349,7 @@ class SubjectText(TomlTable, frozen=True):
             raise ValueError("give either measure in [subject], or [server] and [client]")
         if self.subject.turns and not (self.metrics and self.subject.measure.strip()):
             raise ValueError("turns needs measure, and metrics, of which a life gives the windows")
-        if taken := self.metrics.keys() & {one.name for one in (*BUILT_IN, READY)}:
+        if taken := self.metrics.keys() & {one.name for one in (*BUILT_IN, READY, *ASKED_FOR)}:
             raise ValueError(
                 f"{min(taken)} is measured of every subject; call the metric otherwise"
             )
@@ -354,10 +359,13 @@ BUILT_IN = (
     Metric("wall_s", "seconds"),
     Metric("peak_rss_bytes", "bytes"),
     Metric("peak_gpu_bytes", "bytes"),
+    Metric("cpu_s", "seconds"),
 )
 """Metrics that every subject has."""
 READY = Metric("ready_s", "seconds")
 """That of a server."""
+ASKED_FOR = (Metric("instructions", ""), Metric("cycles", ""))
+"""Those that are measured only where `--metric` gives the whole name."""
 
 
 @dataclass(frozen=True, slots=True)

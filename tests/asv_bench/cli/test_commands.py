@@ -242,4 +242,4 @@ def test_the_metrics_of_a_subject_are_printed(tmp_path: Path) -> None:
     file = DeclaredRepository.make(tmp_path / "toy", TABLES, "").root / "kvtrail.toml"
     done = CliRunner().invoke(build_app(), ["bisect", "--list", "--subject", str(file)])
     assert done.exit_code == 0, done.output
-    assert done.output.split() == ["tokens", "wall_s", "peak_rss_bytes", "peak_gpu_bytes"]
+    assert done.output.split() == ["tokens", "wall_s", "peak_rss_bytes", "peak_gpu_bytes", "cpu_s"]

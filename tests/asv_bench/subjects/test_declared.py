@@ -29,7 +29,7 @@ def test_a_metric_out_of_the_result_is_compared(kvtrail, declared) -> None:
     assert said.answers["tpot_ms"]["effect"] == pytest.approx(0.06, abs=0.005)
     assert said.answers["tpot_ms"]["head_value"] == pytest.approx(5.3, rel=0.002)
     others = said.record["results"]["others"]
-    assert set(others) == {"wall_s", "peak_rss_bytes"}
+    assert set(others) == {"wall_s", "peak_rss_bytes", "cpu_s"}
     # Of the command, and not of the larger process that started it.
     assert all(4e6 < value < 40e6 for one in others["peak_rss_bytes"].values() for value in one)
 
@@ -87,6 +87,56 @@ def test_figures_are_windows_out_of_json_and_of_what_is_printed(declared) -> Non
         "first": (10,),
     }
     assert (lived["tpot_ms"].value, lived["throughput"].value) == (5.5, 102)
+
+
+@pytest.mark.parametrize(
+    ("take", "value"), [("median", 3), ("min", 1), ("mean", 22), ("p25", 2), ("p99", 96.16)]
+)
+def test_a_metric_may_take_another_share_of_its_windows(declared, take: str, value: float) -> None:
+    tables = TABLES.replace('unit = "ms"', f'take = "{take}"')
+    bench = 'import os; open(os.environ["KVTRAIL_RESULT"], "w").write(\'{"tpot_ms": %s}\')'
+    made = declared(tables, bench % [4, 100, 1, 2, 3])
+    assert made.lived()["tpot_ms"].value == pytest.approx(value)
+    # Stored figures mean what they meant where nothing else is taken.
+    version = made.subject.version("tpot_ms")
+    made.declare(tables.replace(f'take = "{take}"', ""))
+    assert (made.subject.version("tpot_ms") == version) == (take == "median")
+
+
+def test_the_cpu_time_of_a_life_is_that_of_all_that_it_started(declared) -> None:
+    # The second one is nobody's child any more, and the life only waits for it.
+    worker = """
+        import os, subprocess, sys, time
+        def work():
+            while time.process_time() < 0.2:
+                pass
+        if sys.argv[1:]:
+            work()
+            os.write(int(sys.argv[1]), b"+")
+            raise SystemExit
+        work()
+        reading, writing = os.pipe()
+        words = f"python bench.py {writing} & exit"
+        subprocess.run(["sh", "-c", words], pass_fds=(writing,))
+        os.read(reading, 1)
+        time.sleep(0.3)
+        """
+    lived = declared('[subject]\nname = "toy"\nmeasure = "python bench.py"', worker).lived("cpu_s")
+    assert 0.4 <= lived["cpu_s"].value < 1.5
+
+
+@pytest.mark.parametrize("name", ["instructions", "cycles"])
+def test_instructions_are_counted_where_the_kernel_does_so(declared, kvtrail, name: str) -> None:
+    made = declared(TABLES, tpot(5.0), f"{tpot(5.0)}#")
+    assert name not in made.lived(".*")
+    absence = made.lacking(name)
+    if absence is None:
+        assert made.lived(name)[name].value > 1e6
+        return
+    assert re.search("the kernel (lets you count none|counts none) here", absence.reason)
+    said = kvtrail(made, "compare", "HEAD~1", "HEAD", "--metric", name)
+    assert said.code == 5
+    assert absence.reason in said.text
 
 
 @pytest.mark.usefixtures("lives_in_process")
