@@ -23,6 +23,7 @@ from typing import Any
 
 from asv_bench.bisect.finding import Direction, Outcome, SearchPlan
 from asv_bench.compare.comparison import CommitComparison, Headway
+from asv_bench.compare.controls import ControlMoved
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, TimeIsUp
 from asv_bench.git.repository import GitError
@@ -114,6 +115,7 @@ class FileSearch:
         count: int,
         metric: Metric,
         *,
+        controls: Sequence[Metric] = (),
         likely: int | None = None,
         direction: Direction = Direction.REGRESSION,
         plan: SearchPlan | None = None,
@@ -126,7 +128,7 @@ class FileSearch:
         self._parent, self._whole = parent, whole
         self._all: Changes = tuple(range(count))
         self._likely = count if likely is None else likely
-        self._metric = metric
+        self._metric, self._controls = metric, controls
         self._direction = direction
         self._plan = plan or SearchPlan()
         self._pool = pool
@@ -258,13 +260,17 @@ class FileSearch:
         plan = replace(self._plan.comparison, alpha=alpha)
         names = design.named([self._metric])
         pools = dict.fromkeys(names, self._pool) if self._pool else {}
-        comparison = CommitComparison(design, [self._metric], plan, pools)
+        metrics = [self._metric, *self._controls]
+        comparison = CommitComparison(design, metrics, plan, pools)
 
         def on_pair(now: Headway, pairs: Mapping[str, Pair]) -> None:
             self._pairs += part == "parts"
             self._on_pair(part, now, pairs)
 
-        return comparison.run(self._source_of(part), on_pair), comparison
+        answers = comparison.run(self._source_of(part), on_pair)
+        if answers[0].verdict is Verdict.VOID:
+            raise ControlMoved(answers[0].reason)
+        return answers[: len(names)], comparison
 
     def _confirm(self, changes: Changes, before: Changes, number: int) -> Guilty:
         part, alpha = f"confirmation {number}", self._plan.comparison.alpha / 2**number

@@ -25,6 +25,7 @@ from asv_bench.bisect.finding import (
     most_suspect,
 )
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
+from asv_bench.compare.controls import ControlMoved
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import RoundRequest, Schedule, one_cell, two_cells
@@ -68,6 +69,7 @@ class Search:
         candidates: Sequence[str],
         metric: Metric,
         *,
+        controls: Sequence[Metric] = (),
         direction: Direction = Direction.REGRESSION,
         plan: SearchPlan | None = None,
         pool: Sequence[float] = (),
@@ -76,7 +78,7 @@ class Search:
     ) -> None:
         plan = plan or SearchPlan()
         self._source_of = source_of
-        self._metric = metric
+        self._metric, self._controls = metric, controls
         self._plan = plan
         self._pools = {metric.name: pool} if pool else {}
         self._on_probe, self._on_confirmed = on_probe, on_confirmed
@@ -146,13 +148,16 @@ class Search:
             self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
 
         plan = replace(self._plan.comparison, alpha=alpha)
-        comparison = CommitComparison(two_cells(base, head), [self._metric], plan, self._pools)
+        metrics = [self._metric, *self._controls]
+        comparison = CommitComparison(two_cells(base, head), metrics, plan, self._pools)
         try:
-            [compared] = comparison.run(self._source_of(part), on_pair)
+            compared, *_ = comparison.run(self._source_of(part), on_pair)
         except KeyboardInterrupt as error:
             if stage is Stage.GATE and comparison.pairs():
-                [self._known.gate] = comparison.answers_after(error)
+                self._known.gate, *_ = comparison.answers_after(error)
             raise
+        if compared.verdict is Verdict.VOID:
+            raise ControlMoved(compared.reason)
         return compared
 
     def _confirm(self, gap: Gap, share: int) -> None:

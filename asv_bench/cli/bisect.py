@@ -10,6 +10,7 @@ from asv_bench.bisect.finding import THOROUGH, Direction, SearchPlan
 from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE
+from asv_bench.measure.samples import judged
 from asv_bench.session.bisecting import Bisecting, SearchingFiles
 from asv_bench.session.options import (
     MOST,
@@ -108,8 +109,8 @@ def bisect(
     patterns = [benchmark] if benchmark else ()
     choice = asked.choice(command, patterns, how, hosts, near=(good, bad))
     chosen = choice.subject("bisect")
-    if (count := len(chosen.metrics)) > 1:
-        shown = ", ".join(metric.name for metric in chosen.metrics[:6])
+    if (count := len(asked_for := judged(chosen.metrics))) > 1:
+        shown = ", ".join(metric.name for metric in asked_for[:6])
         said = "" if benchmark is None else f" {benchmark!r}"
         raise Refused(
             f"--metric{said} finds {count} metrics, and one is bisected at a time: {shown}."

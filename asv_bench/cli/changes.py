@@ -40,7 +40,8 @@ def changes(
     A series is of one machine in one environment, along one line of first parents. Without
     --confirm, or where results are of another machine, Python, torch or Triton than those here, a
     change is not confirmed yet. What acknowledged.toml beside the results names is not compared.
-    Exit code 3: a regression was confirmed; 0: none was. The same command goes on after Ctrl-C.
+    Exit code 3: a regression was confirmed; 4: a control moved; 0: neither. The same command goes
+    on after Ctrl-C.
     """
     require_patterns("--benchmark", benchmark or ())
     choice = asked.choice(how=how, hosts=hosts)

@@ -17,7 +17,7 @@ from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
 from asv_bench.measure.rounds import Roles, named
-from asv_bench.measure.samples import Pair
+from asv_bench.measure.samples import Pair, judged
 from asv_bench.session.comparing import Comparing, Conclusion, Question
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import (
@@ -116,7 +116,7 @@ def _question(
     ) -> Conclusion:
         by_name = {one.benchmark: one for one in comparisons}
         repairs = []
-        for metric in subject.metrics:
+        for metric in judged(subject.metrics):
             first, whole, second = (by_name.get(named(metric.name, one)) for one in ends)
             assert first is not None
             assert second is not None
@@ -153,7 +153,8 @@ def _conclusion(repairs: Sequence[Repair]) -> Conclusion:
     elif states.keys() == {State.NOT_MEASURED}:
         code = ExitCode.NOTHING_MEASURED
     else:
-        code = ExitCode.INCONCLUSIVE if State.INCONCLUSIVE in states else ExitCode.GOOD
+        is_open = not states.keys().isdisjoint((State.INCONCLUSIVE, State.VOID))
+        code = ExitCode.INCONCLUSIVE if is_open else ExitCode.GOOD
     sentences = [repair.sentence() for repair in repairs]
     heading = ", ".join(f"{states[state]} {state}" for state in State if states[state])
     if len(repairs) == 1:

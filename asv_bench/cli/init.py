@@ -47,6 +47,7 @@ timeout_s = 600
 # better = "higher"
 # margin = 2.0              # per cent that matters
 # take = "p95"              # or min, mean: of the windows, in place of the median
+# control = true            # no change can move it: where it moves, verdicts are void
 
 # A server that a client asks, in place of measure:
 # [server]

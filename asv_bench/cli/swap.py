@@ -74,7 +74,7 @@ def swap(
 def belonging(comparisons: Sequence[Comparison]) -> list[str]:
     """A sentence a metric that says which axis its change belongs to."""
     verdicts = {comparison.benchmark: comparison.verdict for comparison in comparisons}
-    if {Verdict.FAILED, Verdict.NOT_MEASURED} & {*verdicts.values()}:
+    if {Verdict.FAILED, Verdict.VOID, Verdict.NOT_MEASURED} & {*verdicts.values()}:
         return []
     ends = named("", BY_BOTH)
     metrics = [name.removesuffix(ends) for name in verdicts if name.endswith(ends)]

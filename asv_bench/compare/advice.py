@@ -62,7 +62,7 @@ def advice(
 ) -> str:
     """A sentence for an inconclusive answer: what a verdict takes here; empty where unknown."""
     is_open = answer.verdict is Verdict.INCONCLUSIVE and answer.effect is not None
-    if not is_open or len(pairs) < _FEWEST:
+    if answer.control or not is_open or len(pairs) < _FEWEST:
         return ""
     effect = answer.effect or 0.0
     shown = percentage(effect, 1, signed=True)

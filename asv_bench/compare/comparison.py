@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from asv_bench.compare.controls import why_void
 from asv_bench.compare.judging import Evidence, judge, weigh, why_open
 from asv_bench.compare.noise_pools import NoisePools, Pool
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
@@ -23,6 +24,7 @@ from asv_bench.measure.samples import (
     Round,
     RoundSource,
     SampleFailed,
+    judged,
 )
 from asv_bench.stats.paired import POOL_SESSIONS
 
@@ -115,6 +117,7 @@ class CommitComparison:
         self._metrics = {metric.name: metric for metric in metrics}
         self._metric_of = design.named(metrics, with_gate=True)
         self._asked = design.named(metrics)
+        self._judged = judged(metrics)
         self._plan = plan or ComparisonPlan()
         self._cases = {name: _Case() for name in self._metric_of}
         self._measured = 0
@@ -140,7 +143,8 @@ class CommitComparison:
             for metric, absence in absences.items():
                 self._leave_out(metric, cell, absence)
         for number, look in enumerate(self._plan.looks):
-            if not self._open():
+            # A control needs no answer of its own.
+            if not any(self._metric_of[name] in self._judged for name in self._open()):
                 break
             has_pool = any(self._pool(name, look) for name in self._open())
             if look.test is Criterion.POOLED and not has_pool:
@@ -148,7 +152,21 @@ class CommitComparison:
             self._next_look = look.pairs
             schedule.measure(self._next_round, self._take)
             self._look(number, look)
+        for name in self._open():
+            self._close(name, self._cases[name].kept, Verdict.INCONCLUSIVE, "")
         return self._answers()
+
+    def _answers(self) -> list[Comparison]:
+        """Those that there are; void where a control moved."""
+        cases = {name: self._cases[name] for name in self._asked}
+        answers = {name: one.answer for name, one in cases.items() if one.answer is not None}
+        for name, answer in answers.items():
+            least = self._plan.for_one(name, self.margins).minimum_effect
+            why = answer.control and why_void(answer, cases[name].kept, least)
+            if why:
+                why = f"The control {self._metric_of[name].name} moved: {why}"
+                return [replace(one, verdict=Verdict.VOID, reason=why) for one in answers.values()]
+        return list(answers.values())
 
     def answers_after(self, error: KeyboardInterrupt | CommitUnusable) -> list[Comparison]:
         """The answers given before `run` raised, and an answer that says why for all others."""
@@ -186,17 +204,15 @@ class CommitComparison:
         metrics = {self._asked[name].name for name in names if name in self._asked}
         return [name for name in names if self._metric_of[name].name in metrics]
 
-    def _answers(self) -> list[Comparison]:
-        cases = (self._cases[name] for name in self._asked)
-        return [case.answer for case in cases if case.answer is not None]
-
     def _next_round(self, running: Sequence[RoundRequest]) -> RoundRequest | None:
         cases = [self._cases[name] for name in self._open()]
         # Of a benchmark of which too many were lost, none is replaced.
         may_go_on = [case for case in cases if len(case.lost) < self._plan.max_discarded]
         if all(len(case.kept) + len(running) >= self._next_look for case in may_go_on):
             return None
-        metrics = dict.fromkeys(self._metric_of[name].name for name in self._open())
+        # A control may move once it has its answer.
+        controls = [one.name for one in self._metrics.values() if one.control]
+        metrics = dict.fromkeys([*(self._metric_of[one].name for one in self._open()), *controls])
         return RoundRequest(self._design, tuple(metrics))
 
     def _take(self, request: RoundRequest, future: Future[Round]) -> None:
@@ -247,9 +263,16 @@ class CommitComparison:
             )
             for name, kept in enough.items()
         }
-        cases, turns = self._cases.items(), self._design.turns
-        before = {name: one.answer.verdict if one.answer else None for name, one in cases}
-        verdicts = judge(evidence, number, before, self._plan, self.margins, turns)
+        verdicts: dict[str, Verdict] = {}
+        for is_control in (False, True):  # which are a family of their own, and cost no power
+            before = {
+                name: one.answer.verdict if one.answer else None
+                for name, one in self._cases.items()
+                if self._metric_of[name].control is is_control
+            }
+            family = {name: one for name, one in evidence.items() if name in before}
+            turns = self._design.turns
+            verdicts |= judge(family, number, before, self._plan, self.margins, turns)
         for name, verdict in verdicts.items():
             if verdict.is_clear or is_last:
                 entry = evidence[name]
@@ -292,6 +315,7 @@ class CommitComparison:
             pairs_discarded=len(self._cases[name].lost),
             reason=reason,
             unit=metric.unit,
+            control=metric.control,
         )
         return with_pairs(unfilled, pairs, self._plan.for_one(name, self.margins), evidence)
 
@@ -324,7 +348,7 @@ def confirm(
     answers: dict[Suspicion, Comparison] = {}
     for ends, benchmarks in around.items():
         pools = None if noise is None else noise.of(benchmarks)
-        asked = [metrics[name] for name in benchmarks]
+        asked = [one for one in metrics.values() if one.control or one.name in benchmarks]
         comparison, stopped = CommitComparison(two_cells(*ends), asked, plan, pools), None
         try:
             compared = comparison.run(source, on_pair)
@@ -332,7 +356,8 @@ def confirm(
             compared = comparison.answers_after(error)
             stopped = error if isinstance(error, KeyboardInterrupt) else None
         for one in compared:
-            if one.pairs_used or one.pairs_discarded or stopped is None:
+            is_begun = one.pairs_used or one.pairs_discarded or stopped is None
+            if is_begun and one.benchmark in benchmarks:
                 answers[Suspicion(*ends, one.benchmark)] = one
         if stopped is not None:
             return answers, stopped

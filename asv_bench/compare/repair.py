@@ -38,6 +38,7 @@ class State(StrEnum):
     NOT_WHOLLY = "not wholly fixed"
     PARTLY = "partly fixed"
     FAILED = "failed"
+    VOID = "void"
     NOT_MEASURED = "not measured"
     INCONCLUSIVE = "inconclusive"
     NO_REGRESSION = "no regression to fix was found"
@@ -103,6 +104,8 @@ class Repair:
                 return State.WHOLLY, now
             case _ if Verdict.FAILED in verdicts:
                 return State.FAILED, f": {reason}".rstrip(".")
+            case _ if Verdict.VOID in verdicts:
+                return State.VOID, f": {reason}".rstrip(".")
             case _ if Verdict.NOT_MEASURED in verdicts:
                 return State.NOT_MEASURED, f": {reason}".rstrip(".")
             case (Verdict.EQUIVALENT | Verdict.FASTER, _, _):

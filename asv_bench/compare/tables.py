@@ -19,6 +19,7 @@ from asv_bench.stats.paired import hodges_lehmann, location_p, smallest_p
 STYLES = {
     Verdict.SLOWER: "bold red",
     Verdict.FAILED: "red",
+    Verdict.VOID: "red",
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.NOT_MEASURED: "dim",
     Verdict.FASTER: "bold green",
@@ -97,6 +98,7 @@ def worst_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 def headline(comparisons: Sequence[Comparison]) -> str:
     """The answer in a line: how many benchmarks have which verdict, the worst first."""
+    comparisons = [one for one in comparisons if not one.control] or comparisons
     if len(comparisons) == 1:
         effect = comparisons[0].effect
         size = "" if effect is None else f" ({percentage(effect, 2, signed=True)})"

@@ -13,8 +13,9 @@ class Verdict(StrEnum):
 
     `SLOWER` and `FASTER` are significant and at least the minimum effect; `EQUIVALENT` is shown to
     lie within the margin; `INCONCLUSIVE` is none of these. `FAILED` began and gave no figures;
-    `NOT_MEASURED` does not exist at one of the commits; `SAME` was not measured, as both commits
-    hold the same in what is measured.
+    `VOID` would be one of these, had no control of the session moved; `NOT_MEASURED` does not exist
+    at one of the commits; `SAME` was not measured, as both commits hold the same in what is
+    measured.
     """
 
     SLOWER = "slower"
@@ -22,6 +23,7 @@ class Verdict(StrEnum):
     EQUIVALENT = "equivalent"
     INCONCLUSIVE = "inconclusive"
     FAILED = "failed"
+    VOID = "void"
     NOT_MEASURED = "not measured"
     SAME = "same"
 
@@ -78,6 +80,7 @@ class Comparison:
     head_value: float | None = None
     reason: str = ""  # a sentence where the verdict needs one
     unit: str = ""  # of the figures; "" where it is not known
+    control: bool = False  # whether it is of a metric that no change can move
 
     @property
     def word(self) -> str:
@@ -120,4 +123,5 @@ class Standing(StrEnum):
             return cls.REFUTED if is_worse else cls.IMPROVEMENT
         if answer.verdict in (Verdict.EQUIVALENT, Verdict.SAME):
             return cls.REFUTED
-        return cls.UNRESOLVED if answer.verdict is Verdict.INCONCLUSIVE else cls.NOT_COMPARED
+        is_open = answer.verdict in (Verdict.INCONCLUSIVE, Verdict.VOID)
+        return cls.UNRESOLVED if is_open else cls.NOT_COMPARED

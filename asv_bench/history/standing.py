@@ -365,6 +365,8 @@ class Confirming(Session):
             return ExitCode.REGRESSION
         if any(entry.answer and entry.answer.verdict is Verdict.FAILED for entry in judged):
             return ExitCode.FAILED
+        if any(entry.answer and entry.answer.verdict is Verdict.VOID for entry in judged):
+            return ExitCode.INCONCLUSIVE
         return ExitCode.GOOD
 
     def print_answer(self) -> None:

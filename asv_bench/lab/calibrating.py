@@ -231,7 +231,9 @@ class Calibrating(Session):
         if logged.measured and ends[0] == ends[1]:
             self._noise.add_same(pairs)
         for one, comparison in zip(metrics, found, strict=True):
-            if comparison.verdict is Verdict.NOT_MEASURED:
+            if comparison.verdict in (Verdict.NOT_MEASURED, Verdict.VOID):
+                if comparison.verdict is Verdict.VOID:
+                    self._record.notes = [*dict.fromkeys([*self._record.notes, comparison.reason])]
                 continue
             shown = name if len(self._subject.metrics) == 1 else f"{name}, {one.name}"
             self._console.print(f"{shown}: {comparison.verdict}")

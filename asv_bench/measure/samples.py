@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
@@ -21,6 +21,12 @@ class Metric:
     better: Literal["lower", "higher"] = "lower"
     margin: float | None = None  # the difference that matters, as a fraction; None: the command's
     take: str = "median"  # what of a life's windows is its figure, as in `[metrics.NAME]`
+    control: bool = False  # whether no change can move it
+
+
+def judged(metrics: Iterable[Metric]) -> list[Metric]:
+    """Those that a change can move; all, where none can be moved."""
+    return [one for one in metrics if not one.control] or list(metrics)
 
 
 class CommitUnusable(MeasurementFailed):

@@ -71,7 +71,7 @@ class Searching(Session):
         how: MeasuringOptions,
         hosts: FleetOptions | None = None,
     ) -> None:
-        self._metric = subject.metrics[0]
+        self._metric, *self._controls = subject.metrics
         self._benchmark = self._metric.name
         settings = {
             **among,
@@ -190,6 +190,7 @@ class Bisecting(Searching):
                 self._good,
                 [commit.hash for commit in self._commits],
                 self._metric,
+                controls=self._controls,
                 direction=self._direction,
                 plan=self._plan,
                 pool=self._pool,
@@ -396,6 +397,7 @@ class SearchingFiles(Searching):
                 self._bad.hash,
                 len(self._changes),
                 self._metric,
+                controls=self._controls,
                 likely=sum(not change.is_prose for change in self._changes),
                 direction=self._direction,
                 plan=self._plan,

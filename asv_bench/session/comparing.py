@@ -93,7 +93,12 @@ def by_gate(
     """How many benchmarks have which verdict, and `more` sentences."""
 
     def conclude(comparisons: Sequence[Comparison], _: Mapping[str, Sequence[Pair]]) -> Conclusion:
-        heading, verdicts = headline(comparisons), [one.verdict for one in comparisons]
+        heading = headline(comparisons)
+        # Of a control an open answer decides nothing.
+        open_ones = Verdict.INCONCLUSIVE, Verdict.EQUIVALENT
+        decide = [one for one in comparisons if not (one.control and one.verdict in open_ones)]
+        decide = decide or list(comparisons)
+        verdicts = [one.verdict for one in decide]
         sentences = [heading, *more(comparisons)]
         code = exit_code(verdicts, gate)
         return Conclusion(heading, sentences, code, {"gate": gate_text(gate)})

@@ -61,6 +61,6 @@ def exit_code(verdicts: Collection[Verdict], gate: Collection[Verdict]) -> ExitC
         return ExitCode.FAILED
     if all(verdict is Verdict.NOT_MEASURED for verdict in verdicts):
         return ExitCode.NOTHING_MEASURED
-    if Verdict.INCONCLUSIVE in verdicts and Verdict.INCONCLUSIVE in gate:
+    if {Verdict.INCONCLUSIVE, Verdict.VOID}.intersection(verdicts) and Verdict.INCONCLUSIVE in gate:
         return ExitCode.INCONCLUSIVE
     return ExitCode.GOOD

@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from asv_bench.compare.controls import ControlMoved
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.errors import MeasurementFailed, TimeIsUp
 from asv_bench.fleet.fleet import Fleet, FleetOptions, hosts_json, opened_fleet, record_of
@@ -211,9 +212,11 @@ class Session(ABC):
             self._ending = f"{self._why_stopped()}; the same command goes on with these pairs."
         except MeasurementFailed as error:
             # That an end cannot be measured is an answer, and the next command tries anew.
-            is_answer = isinstance(error, CommitUnusable)
+            is_answer = isinstance(error, (CommitUnusable, ControlMoved))
             is_lacking = isinstance(error, CommitUnusable) and error.is_lacking
             code = ExitCode.NOTHING_MEASURED if is_lacking else ExitCode.FAILED
+            if isinstance(error, ControlMoved):
+                code = ExitCode.INCONCLUSIVE
             self._ending = str(error)
         finally:
             self.seconds = time.monotonic() - begun

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,8 @@ class DeclaredSubject:
         self._text = text
         preset = PRESETS[text.client.preset] if text.client and text.client.preset else {}
         self._declared = {**preset, **text.metrics}
-        self._metrics = self.known[: len(self._declared)] or self.known[:1]
+        declared = self.known[: len(self._declared)] or self.known[:1]
+        self._metrics = sorted(declared, key=attrgetter("control"))
 
     def _axis_of(self, kind: str, labels: Sequence[str]) -> Commits:
         if kind == "labels":
@@ -168,7 +170,14 @@ class DeclaredSubject:
     def known(self) -> list[Metric]:
         """All metrics that a life may give: those declared first, then those of every subject."""
         declared = [
-            Metric(name, table.unit, table.better, table.margin and table.margin / 100, table.take)
+            Metric(
+                name,
+                table.unit,
+                table.better,
+                table.margin and table.margin / 100,
+                table.take,
+                table.control,
+            )
             for name, table in self._declared.items()
         ]
         return [*declared, *BUILT_IN, *([READY] if self._text.server else []), *ASKED_FOR]
@@ -223,7 +232,7 @@ class DeclaredSubject:
     def choose_metrics(self, patterns: Sequence[str]) -> None:
         """Compare other metrics than the declared ones; Refused as in `choose`."""
         if patterns:
-            self._metrics = [
+            found = [
                 metric
                 for metric in self.known
                 if any(
@@ -231,6 +240,9 @@ class DeclaredSubject:
                     for pattern in patterns
                 )
             ]
+            # Controls come with whatever is compared.
+            controls = [one for one in self.known if one.control and one not in found and found]
+            self._metrics = sorted([*found, *controls], key=attrgetter("control"))
         if not self._metrics:
             names = ", ".join(metric.name for metric in self.known)
             raise NothingSelected(
@@ -388,5 +400,5 @@ def _meaning(table: msgspec.Struct) -> dict[str, Any]:
     return {
         name: value
         for name, value in msgspec.to_builtins(table).items()
-        if name not in _NEWER or _NEWER[name] != value
+        if name != "control" and (name not in _NEWER or _NEWER[name] != value)
     }

@@ -143,6 +143,8 @@ class MetricTable(TomlTable, frozen=True):
         The difference that matters, in per cent; without the key the command's.
     take
         What of several windows is the life's figure: median, min, mean, or a percentile as p95.
+    control
+        Whether no change can move it: where it moves, every verdict of the session is void.
     """
 
     path: str = ""
@@ -151,6 +153,7 @@ class MetricTable(TomlTable, frozen=True):
     better: Literal["lower", "higher"] = "lower"
     margin: Annotated[float, msgspec.Meta(ge=0.1, le=50)] | None = None
     take: Annotated[str, msgspec.Meta(pattern=_TAKE)] = "median"
+    control: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.path) == bool(self.regex):

@@ -48,7 +48,16 @@ class Comparison(Closed):
     base: Annotated[str, Meta(description="Hash of the older commit.")]
     head: Annotated[str, Meta(description="Hash of the newer commit.")]
     verdict: Annotated[
-        Literal["slower", "faster", "equivalent", "inconclusive", "failed", "not measured", "same"],
+        Literal[
+            "slower",
+            "faster",
+            "equivalent",
+            "inconclusive",
+            "failed",
+            "void",
+            "not measured",
+            "same",
+        ],
         Meta(description="The answer."),
     ]
     effect: Annotated[float | None, Meta(description="head / base - 1; null without pairs.")]
@@ -66,6 +75,7 @@ class Comparison(Closed):
     head_value: Annotated[float | None, Meta(description="Median of the head's processes.")]
     reason: Annotated[str, Meta(description="A sentence where the verdict needs one, else empty.")]
     unit: Annotated[str, Meta(description="Of the figures; empty where it is not known.")] = ""
+    control: Annotated[bool, Meta(description="Whether no change can move the benchmark.")] = False
     test: Annotated[
         Literal["", "pooled ranks", "separation", "rank sum", "signed ranks and signs"],
         Meta(description="What gave the p-values; empty without pairs and in version 0.1.0."),
