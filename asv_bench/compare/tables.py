@@ -30,6 +30,8 @@ STYLES = {
 _LEAST_SHIFT = 0.005
 """Relative difference of clocks that is worth a sentence; a step of the clock is somewhat more."""
 _LEVEL = 0.01
+RSS_GROWTH, LEAK_BYTES = "rss_growth_bytes", 2**19
+"""Growth of memory with each window that is worth a sentence."""
 _FEWEST = 4
 
 
@@ -113,14 +115,20 @@ def others_lines(
     units: Mapping[str, str],
 ) -> list[str]:
     """Figures that were measured and not judged: medians of base and head by metric."""
-    lines = []
+    lines, said = [], []
     for name, by_end in others.items():
         if all(by_end.get(end) for end in ends):
             base, head = (statistics.median(by_end[end]) for end in ends)
             unit = units.get(name, "")
             values = f"{figure_text(base, unit)} → {figure_text(head, unit)}"
             lines.append(f"{name} {values} ({percentage(head / base - 1, 1, signed=True)})")
-    return [f"also measured, not judged: {', '.join(lines)}"] if lines else []
+            if name == RSS_GROWTH and max(base, head) >= LEAK_BYTES:
+                said.append(
+                    f"With each window the memory of the server grows by {figure_text(base, unit)} "
+                    f"in the base and by {figure_text(head, unit)} in the head: it leaks, or fills "
+                    f"a cache. `--metric {name}` judges it."
+                )
+    return [f"also measured, not judged: {', '.join(lines)}", *said] if lines else []
 
 
 def clock_findings(pairs: Iterable[Pair]) -> list[str]:

@@ -13,20 +13,27 @@ import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
+from statistics import median
 from urllib.parse import urlsplit
 
 from asv_bench.measure.command_line import filled
 from asv_bench.measure.figures import Figures, Left, NoFigure
 from asv_bench.measure.launcher import EVENTS, descendants, stat_of
-from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
+from asv_bench.measure.processes import Job, LifeFailed, Processes, Started, peaks_since
 from asv_bench.measure.samples import Absence, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.process.run_apart import last_words
 from asv_bench.subjects.subject_file import (
+    COLD,
+    COMPILER_CACHES,
+    READY,
     REQUESTS,
+    RSS_GROWTH,
+    WARM,
     ClientTable,
     MetricTable,
     ReadyTable,
@@ -39,6 +46,7 @@ _DYING_SECONDS = 2.0
 """From a client's failure to the end of the server that it asked, if that is why it failed."""
 _WHOSE = "whoever listens there, or let the server listen at $KVTRAIL_PORT."
 _ANSWER_SECONDS = 5.0
+_PAGE_BYTES = 4096
 _OF_COMMANDS = Absence("it is counted of commands, and this is a server; take cpu_s.", False)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _LISTENS = "0A"
@@ -112,10 +120,12 @@ class CommandLife(Life):
             command, folder = setting.laid.follow(self.command), setting.laid.tree
             is_counted = not EVENTS.keys().isdisjoint(metrics)
             job = Job(command, folder, told, setting.cores, self.preload, is_counted=is_counted)
-            ended = setting.processes.run(job, self.timeout_s)
+            is_shared = "," in setting.variables.get("CUDA_VISIBLE_DEVICES", "")
+            ended = setting.processes.run(job, self.timeout_s, looks=is_shared)
             figures = Left(result, ended.said).figures(self.metrics)
         figures.values["wall_s"] = (ended.seconds,)
         figures.values["peak_rss_bytes"] = (float(ended.peak_rss_bytes),)
+        figures.values |= ended.by_rank
         if ended.cpu_seconds > 0:
             figures.values["cpu_s"] = (ended.cpu_seconds,)
         for name, count in ended.counts.items():
@@ -152,9 +162,51 @@ class ServerLife(Life):
     """Requests that runs of the client completed, where it does not say how many there were."""
 
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
-        port, laid, processes = _free_port(), setting.laid, setting.processes
+        laid, processes = setting.laid, setting.processes
+        windows, peaks = [], []
+        starts: dict[str, tuple[float, ...]] = {}
+        with ExitStack() as scope:
+            if not {COLD.name, WARM.name}.isdisjoint(metrics):
+                caches = scope.enter_context(tempfile.TemporaryDirectory(prefix="kvtrail-"))
+                own = {name: f"{caches}/{name.lower()}" for name in COMPILER_CACHES}
+                setting = replace(setting, variables={**setting.variables, **own})
+                with self._serving(setting) as (server, told, ready_s):
+                    starts[COLD.name] = (ready_s,)
+                    server.ask_to_end()
+            server, told, ready_s = scope.enter_context(self._serving(setting))
+            starts |= {WARM.name: (ready_s,)} if starts else {}
+            by_rank: dict[str, tuple[float, ...]] = {}
+            server.peak_rss_bytes = max(peaks_since(server.process, by_rank), default=0)
+            for number in range(-self.client.warmup, self.client.windows):
+                asking = Job(laid.follow(self.client.run), laid.tree, told)
+                window = self._ask(number, server, asking, processes)
+                seen = peaks_since(server.process, by_rank)
+                server.peak_rss_bytes = max(server.peak_rss_bytes, *seen, 0)
+                if number >= 0:
+                    windows.append(window)
+                    peaks.append(sum(seen))
+            if server.has_ended():
+                raise LifeFailed(f"the server died after the last window: {server.failure()}")
+            server.ask_to_end()
+        figures = Figures.of_windows(windows)
+        figures.absences |= dict.fromkeys(EVENTS, _OF_COMMANDS)
+        figures.values |= {**by_rank, **starts, READY.name: (ready_s,)}
+        figures.values["peak_rss_bytes"] = (float(server.peak_rss_bytes),)
+        slopes = [
+            (later - earlier) / (at - before)
+            for (before, earlier), (at, later) in combinations(enumerate(peaks), 2)
+        ]
+        if slopes and all(peaks):
+            # Figures are compared as ratios, and memory that does not grow has none.
+            figures.values[RSS_GROWTH.name] = (max(median(slopes), float(_PAGE_BYTES)),)
+        return figures
+
+    @contextmanager
+    def _serving(self, setting: Setting) -> Iterator[tuple[Started, dict[str, str], float]]:
+        """A server that is ready, what it and its client are told, and after how many seconds."""
+        port = _free_port()
         told = {**setting.variables, "KVTRAIL_PORT": str(port)}
-        job = Job(self.server.start, laid.tree, told, setting.cores)
+        job = Job(self.server.start, setting.laid.tree, told, setting.cores)
         address = self._address(port)
         # Such as a tunnel, at whose end nobody may listen yet.
         is_open = address.is_open()
@@ -162,25 +214,11 @@ class ServerLife(Life):
             raise LifeFailed(
                 f"{address} answers already, and no server was started yet; end {_WHOSE}"
             )
-        windows = []
-        with processes.started(job) as server:
+        with setting.processes.started(job) as server:
             ready_s = self._until_ready(server, address)
             if other := None if is_open else address.stranger(server.process):
                 raise LifeFailed(f"{address} is process {other}'s, not the server's; end {_WHOSE}")
-            for number in range(-self.client.warmup, self.client.windows):
-                asking = Job(laid.follow(self.client.run), laid.tree, told)
-                window = self._ask(number, server, asking, processes)
-                if number >= 0:
-                    windows.append(window)
-            server.note_memory()
-            if server.has_ended():
-                raise LifeFailed(f"the server died after the last window: {server.failure()}")
-            server.ask_to_end()
-        figures = Figures.of_windows(windows)
-        figures.absences |= dict.fromkeys(EVENTS, _OF_COMMANDS)
-        figures.values["ready_s"] = (ready_s,)
-        figures.values["peak_rss_bytes"] = (float(server.peak_rss_bytes),)
-        return figures
+            yield server, told, ready_s
 
     def _ask(self, number: int, server: Started, job: Job, processes: Processes) -> Figures:
         """One run of the client, the warm-up's numbered below 0."""

@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -350,17 +350,20 @@ class Lives:
     def _live(
         self, setting: Setting, place: Place, names: Sequence[str]
     ) -> tuple[Figures, GpuConditions | None]:
-        watch = GpuWatch(place.gpus[0]) if place.gpus else None
+        watches = [GpuWatch(gpu) for gpu in place.gpus]
         begun = time.monotonic()
-        with watch or nullcontext():
+        with ExitStack() as watching:
+            for watch in watches:
+                watching.enter_context(watch)
             figures = self._life.live(setting, names)
-        if watch is None:
+        if not watches:
             return figures, None
         begun, ended = figures.span or (begun, time.monotonic())
-        peak = watch.peak_memory_bytes()
-        if peak is not None:
-            figures.values["peak_gpu_bytes"] = (float(peak),)
-        return figures, watch.conditions(begun, ended)
+        for number, watch in enumerate([watches[0], *watches] if watches[1:] else watches):
+            if peak := watch.peak_memory_bytes():
+                name = f"peak_gpu_bytes@{number - 1}" if number else "peak_gpu_bytes"
+                figures.values[name] = (float(peak),)
+        return figures, watches[0].conditions(begun, ended)
 
     def _setting(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -26,8 +27,28 @@ from asv_bench.process.run_apart import last_words
 
 _FORK_SERVER = Path(__file__).with_name("forkserver.py")
 _OF_ONE_LIFE = ("KVTRAIL_TREE", "KVTRAIL_OUT")
+_RANK = re.compile(rb"(?:\A|\0)RANK=([0-9]{1,5})(?=\0)")
+_LOOK_SECONDS = 1.0
 _LONGEST_MS = 2**31 - 1  # of a wait of the kernel: 24 days
 _LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
+
+
+def peaks_since(starter: int, by_rank: dict[str, tuple[float, ...]]) -> list[int]:
+    """The most memory of each process that was started, since this was asked last.
+
+    `by_rank` gets the most that a process with a rank ever had, by metric.
+    """
+    peaks: list[int] = []
+    for process in descendants(starter):
+        folder = Path(f"/proc/{process}")
+        with contextlib.suppress(OSError):
+            found = re.findall(r"^VmHWM:\s*(\d+)", (folder / "status").read_text(), re.MULTILINE)
+            peaks += [int(kib) << 10 for kib in found]
+            if found and (rank := _RANK.search((folder / "environ").read_bytes())):
+                name = f"peak_rss_bytes@rank{int(rank[1])}"
+                by_rank[name] = (max(float(peaks[-1]), *by_rank.get(name, (0.0,))),)
+            (folder / "clear_refs").write_text("5")
+    return peaks
 
 
 class LifeFailed(MeasurementFailed):
@@ -75,6 +96,8 @@ class Ended:
     said: str
     cpu_seconds: float = 0.0
     counts: Mapping[str, int] = field(default_factory=dict)
+    by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """The memory of each rank's largest process, by metric."""
 
 
 class Started:
@@ -193,14 +216,6 @@ class Started:
         with contextlib.suppress(OSError, ValueError):
             self._control.write(word)
 
-    def note_memory(self) -> None:
-        """Take the memory of all that runs into the peak: a shell does not wait for all of it."""
-        for process in descendants(self.process):
-            with contextlib.suppress(OSError, StopIteration):
-                lines = Path(f"/proc/{process}/status").read_text().split("\n")
-                peak_kib = next(line.split()[1] for line in lines if line.startswith("VmHWM:"))
-                self.peak_rss_bytes = max(self.peak_rss_bytes, int(peak_kib) * 1024)
-
     def text(self) -> str:
         """All that it has printed so far."""
         return os.pread(self._said.fileno(), os.fstat(self._said.fileno()).st_size, 0).decode(
@@ -286,18 +301,26 @@ class Processes:
                 server = self._servers[key] = ForkServer(program, job, self)
             return server
 
-    def run(self, job: Job, timeout_s: float) -> Ended:
-        """Run a command to its end.
+    def run(self, job: Job, timeout_s: float, *, looks: bool = False) -> Ended:
+        """Run a command to its end; it may be looked which memory its ranks have meanwhile.
 
         Raises LifeFailed where it ends with another code than 0, not in time, or not at all.
         """
+        by_rank: dict[str, tuple[float, ...]] = {}
         with self.started(job) as process:
+            deadline = process.begun + timeout_s
+            while looks and time.perf_counter() < deadline:
+                if process.has_ended(_LOOK_SECONDS):
+                    break
+                seen = peaks_since(process.process, by_rank)
+                process.peak_rss_bytes = max(process.peak_rss_bytes, *seen, 0)
+            timeout_s = max(0.0, deadline - time.perf_counter()) if looks else timeout_s
             if not process.has_ended(timeout_s):
                 words = last_words(process.text())
                 raise LifeFailed(f"it did not end within {timeout_s:g} s: {words}")
             if process.code:
                 raise process.failure()
-            spent = process.cpu_seconds, process.counts
+            spent = process.cpu_seconds, process.counts, by_rank
             return Ended(process.seconds, process.peak_rss_bytes, process.text(), *spent)
 
     def stop(self) -> None:

@@ -31,6 +31,7 @@ from asv_bench.subjects.subject_file import (
     BUILT_IN,
     PRESETS,
     READY,
+    RSS_GROWTH,
     ClientTable,
     SubjectFile,
     SubjectTable,
@@ -180,7 +181,15 @@ class DeclaredSubject:
             )
             for name, table in self._declared.items()
         ]
-        return [*declared, *BUILT_IN, *([READY] if self._text.server else []), *ASKED_FOR]
+        several = range(self._text.subject.devices or 0)
+        by_place = [
+            Metric(f"{what}{number}", "bytes")
+            for what in ("peak_gpu_bytes@", "peak_rss_bytes@rank")
+            for number in several
+            if several[1:]
+        ]
+        of_server = [READY, RSS_GROWTH] if self._text.server else []
+        return [*declared, *BUILT_IN, *by_place, *of_server, *ASKED_FOR]
 
     @property
     def metrics(self) -> Sequence[Metric]:

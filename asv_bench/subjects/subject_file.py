@@ -352,7 +352,9 @@ class SubjectText(TomlTable, frozen=True):
             raise ValueError("give either measure in [subject], or [server] and [client]")
         if self.subject.turns and not (self.metrics and self.subject.measure.strip()):
             raise ValueError("turns needs measure, and metrics, of which a life gives the windows")
-        if taken := self.metrics.keys() & {one.name for one in (*BUILT_IN, READY, *ASKED_FOR)}:
+        if taken := self.metrics.keys() & {
+            one.name for one in (*BUILT_IN, READY, RSS_GROWTH, *ASKED_FOR)
+        }:
             raise ValueError(
                 f"{min(taken)} is measured of every subject; call the metric otherwise"
             )
@@ -365,9 +367,16 @@ BUILT_IN = (
     Metric("cpu_s", "seconds"),
 )
 """Metrics that every subject has."""
-READY = Metric("ready_s", "seconds")
-"""That of a server."""
-ASKED_FOR = (Metric("instructions", ""), Metric("cycles", ""))
+READY, RSS_GROWTH = Metric("ready_s", "seconds"), Metric("rss_growth_bytes", "bytes")
+"""Those of a server."""
+COLD, WARM = Metric("ready_s@cold", "seconds"), Metric("ready_s@warm", "seconds")
+COMPILER_CACHES = (
+    *("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH"),
+    *("VLLM_CACHE_ROOT", "FLASHINFER_WORKSPACE_BASE", "TILELANG_CACHE_DIR", "DG_JIT_CACHE_DIR"),
+    *("JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR"),
+)
+"""Variables that say where compilers keep what they made."""
+ASKED_FOR = (Metric("instructions", ""), Metric("cycles", ""), COLD, WARM)
 """Those that are measured only where `--metric` gives the whole name."""
 
 
