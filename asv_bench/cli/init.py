@@ -47,12 +47,12 @@ timeout_s = 600
 # better = "higher"
 # margin = 2.0              # per cent that matters
 # take = "p95"              # or min, mean: of the windows, in place of the median
-# control = true            # no change can move it: where it moves, verdicts are void
 
 # A server that a client asks, in place of measure:
 # [server]
 # start = "python -m my_engine.serve --port $KVTRAIL_PORT"
 # ready = "http://127.0.0.1:$KVTRAIL_PORT/health"
+# pairs_per_start = 2       # of both ends, asked in turns: for servers that load for long
 # [client]
 # run = "vllm bench serve --port $KVTRAIL_PORT --save-result --result-filename $KVTRAIL_RESULT"
 # preset = "vllm-bench"     # or "sglang-bench", "guidellm", "aiperf"

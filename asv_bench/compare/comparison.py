@@ -87,7 +87,8 @@ def with_pairs(
         test=str(entry.test),
         p=min(1.0, 2 * float(entry.p)),
         equivalence_p=float(entry.equivalence_p),
-        pairs_used=len(pairs),
+        pairs_used=(used := sum(pair.base.pairs for pair in pairs)),
+        starts_used=len(pairs) if used > len(pairs) else None,
         base_value=statistics.median(pair.base.value for pair in pairs),
         head_value=statistics.median(pair.head.value for pair in pairs),
     )

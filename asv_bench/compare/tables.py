@@ -67,7 +67,9 @@ def comparison_table(
             Cell(value, text=figure_text(value, one.unit))
             for value in (one.base_value, one.head_value)
         )
-        pairs = one.pairs_used, one.pairs_discarded
+        numbers = one.pairs_used, one.pairs_discarded
+        starts = f", {one.starts_used} starts" if one.starts_used else ""
+        pairs = Cell(numbers, text=_pairs(numbers) + starts)
         rows.append(
             (one.benchmark, verdict, one.effect, one.interval, *values, pairs, one.p, one.unit)
         )
@@ -119,7 +121,7 @@ def others_lines(
     for name, by_end in others.items():
         if all(by_end.get(end) for end in ends):
             base, head = (statistics.median(by_end[end]) for end in ends)
-            unit = units.get(name, "")
+            unit = units.get(name, units.get(name.partition("@")[0], ""))
             values = f"{figure_text(base, unit)} → {figure_text(head, unit)}"
             lines.append(f"{name} {values} ({percentage(head / base - 1, 1, signed=True)})")
             if name == RSS_GROWTH and max(base, head) >= LEAK_BYTES:

@@ -75,6 +75,7 @@ class Comparison:
     p: float | None = None  # exact and two-sided; not adjusted for other benchmarks
     equivalence_p: float | None = None  # the larger of two one-sided tests against the margin
     pairs_used: int = 0  # those that the verdict rests on
+    starts_used: int | None = None  # of either end's server, where each lived through several pairs
     pairs_discarded: int = 0  # or that failed
     base_value: float | None = None  # the median over the processes used
     head_value: float | None = None

@@ -62,17 +62,17 @@ class PythonCommand:
         return cls(program, options, tuple(named), is_module, "-P" in options)
 
 
-def check_address(ready: str) -> None:
-    """Raise ValueError unless `ready` is an address that can be asked, once it has its port."""
-    address = filled(ready, {"KVTRAIL_PORT": "1"})
+def check_address(text: str, key: str = "ready", variable: str = "KVTRAIL_PORT") -> None:
+    """Raise ValueError unless a key's text is an address, once its one variable is replaced."""
+    address = filled(text, {variable: "1"})
     if re.search(r"\$\{?\w", address):
-        raise ValueError(f"ready is {ready!r}; nothing but $KVTRAIL_PORT is replaced in it")
+        raise ValueError(f"{key} is {text!r}; nothing but ${variable} is replaced in it")
     if not re.fullmatch(r"(?i:https?)://[!-~]+", address):
-        raise ValueError(f"ready is {ready!r}; give http:// or https://, and no blanks behind")
+        raise ValueError(f"{key} is {text!r}; give http:// or https://, and no blanks behind")
     try:
         parts = urlsplit(address)
         is_address = parts.hostname and parts.port != 0 and "@" not in parts.netloc
     except ValueError:
         is_address = False
     if not is_address:
-        raise ValueError(f"ready is {ready!r}; it needs a host, and a port from 1 to 65535")
+        raise ValueError(f"{key} is {text!r}; it needs a host, and a port from 1 to 65535")

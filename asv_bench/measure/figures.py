@@ -51,6 +51,12 @@ class Figures:
             joined.absences[name] = absence
         return joined
 
+    def at(self, point: str) -> Figures:
+        """The same, called by a point of load as well, if it has a name."""
+        end = f"@{point}" if point else ""
+        values = {name + end: value for name, value in self.values.items()}
+        return Figures(values, {name + end: one for name, one in self.absences.items()})
+
     def value(self, name: str, take: str) -> float:
         """What counts of a metric that it has, as `[metrics.NAME] take` names it."""
         if name in self.taken:

@@ -26,10 +26,12 @@ from asv_bench.measure.launcher import EVENTS, descendants, stat_of
 from asv_bench.measure.processes import Job, LifeFailed, Processes, Started, peaks_since
 from asv_bench.measure.samples import Absence, Metric
 from asv_bench.measure.trees import Laid
+from asv_bench.measure.turns import TURNS_VARIABLE, turns_of
 from asv_bench.process.run_apart import last_words
 from asv_bench.subjects.subject_file import (
     COLD,
     COMPILER_CACHES,
+    POINT,
     READY,
     REQUESTS,
     RSS_GROWTH,
@@ -47,6 +49,9 @@ _DYING_SECONDS = 2.0
 _WHOSE = "whoever listens there, or let the server listen at $KVTRAIL_PORT."
 _ANSWER_SECONDS = 5.0
 _PAGE_BYTES = 4096
+_ELSEWHERE = "exec sleep infinity"
+"""Runs in the place of a server that is there already."""
+_NOT_STARTED = Absence("its server was not started here: it has a url.", has_failed=False)
 _OF_COMMANDS = Absence("it is counted of commands, and this is a server; take cpu_s.", False)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _LISTENS = "0A"
@@ -70,6 +75,8 @@ class Life(ABC):
 
     has_windows = False
     """Whether it repeats itself what it times, so that nobody else need do so."""
+    pairs = 1
+    """That one life of its server is asked for."""
 
     @abstractmethod
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
@@ -118,8 +125,8 @@ class CommandLife(Life):
             result = Path(scratch) / "result.json"
             told = {**setting.variables, "KVTRAIL_RESULT": str(result)}
             command, folder = setting.laid.follow(self.command), setting.laid.tree
-            is_counted = not EVENTS.keys().isdisjoint(metrics)
-            job = Job(command, folder, told, setting.cores, self.preload, is_counted=is_counted)
+            events = EVENTS.keys() & set(metrics) - self.metrics.keys()
+            job = Job(command, folder, told, setting.cores, self.preload, is_counted=bool(events))
             is_shared = "," in setting.variables.get("CUDA_VISIBLE_DEVICES", "")
             ended = setting.processes.run(job, self.timeout_s, looks=is_shared)
             figures = Left(result, ended.said).figures(self.metrics)
@@ -128,8 +135,8 @@ class CommandLife(Life):
         figures.values |= ended.by_rank
         if ended.cpu_seconds > 0:
             figures.values["cpu_s"] = (ended.cpu_seconds,)
-        for name, count in ended.counts.items():
-            if count > 0:
+        for name in events & ended.counts.keys():
+            if (count := ended.counts[name]) > 0:
                 figures.values[name] = (float(count),)
             else:
                 figures.absences[name] = Absence(_why_uncounted(-count), has_failed=False)
@@ -158,14 +165,25 @@ class ServerLife(Life):
     metrics: Mapping[str, MetricTable]
     timeout_s: float
     has_windows = True
-    _completed: list[int] = field(default_factory=list, compare=False)
-    """Requests that runs of the client completed, where it does not say how many there were."""
+    _completed: dict[str, list[int]] = field(default_factory=dict, compare=False)
+
+    @property
+    def pairs(self) -> int:  # type: ignore[override]
+        return self.server.pairs_per_start
+
+    def takes_turns(self, metrics: Collection[str]) -> bool:
+        return self.pairs > 1
 
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
-        laid, processes = setting.laid, setting.processes
-        windows, peaks = [], []
+        points = self.client.points or {"": ""}
+        windows: dict[str, list[Figures]] = {point: [] for point in points}
+        peaks: dict[str, list[tuple[int, int]]] = {point: [] for point in points}
         starts: dict[str, tuple[float, ...]] = {}
+        turns = turns_of(setting.variables)
+        own = {name: text for name, text in setting.variables.items() if name != TURNS_VARIABLE}
+        setting = replace(setting, variables=own)
         with ExitStack() as scope:
+            scope.callback(turns.close)
             if not {COLD.name, WARM.name}.isdisjoint(metrics):
                 caches = scope.enter_context(tempfile.TemporaryDirectory(prefix="kvtrail-"))
                 own = {name: f"{caches}/{name.lower()}" for name in COMPILER_CACHES}
@@ -177,26 +195,44 @@ class ServerLife(Life):
             starts |= {WARM.name: (ready_s,)} if starts else {}
             by_rank: dict[str, tuple[float, ...]] = {}
             server.peak_rss_bytes = max(peaks_since(server.process, by_rank), default=0)
-            for number in range(-self.client.warmup, self.client.windows):
-                asking = Job(laid.follow(self.client.run), laid.tree, told)
-                window = self._ask(number, server, asking, processes)
-                seen = peaks_since(server.process, by_rank)
-                server.peak_rss_bytes = max(server.peak_rss_bytes, *seen, 0)
-                if number >= 0:
-                    windows.append(window)
-                    peaks.append(sum(seen))
+            # Servers of a pair start at the same time, and are asked once both are there.
+            turns.wait()
+            turns.pass_on()
+            counted = self.client.windows
+            for first in range(0, counted * self.pairs, counted):
+                turns.wait()
+                warmup = 0 if first else self.client.warmup
+                for point in points:
+                    for number in range(first - warmup, first + counted):
+                        window = self._ask(number, point, server, setting, told)
+                        seen = peaks_since(server.process, by_rank)
+                        server.peak_rss_bytes = max(server.peak_rss_bytes, *seen, 0)
+                        if number >= 0:
+                            windows[point].append(window)
+                            peaks[point].append((sum(map(len, windows.values())), sum(seen)))
+                turns.pass_on()
+            # Its end would disturb the other's last pair.
+            turns.wait()
             if server.has_ended():
                 raise LifeFailed(f"the server died after the last window: {server.failure()}")
             server.ask_to_end()
-        figures = Figures.of_windows(windows)
+        figures = Figures()
+        for point, of_point in windows.items():
+            joined = Figures.of_windows(of_point).at(point)
+            figures.values |= joined.values
+            figures.absences |= joined.absences
         figures.absences |= dict.fromkeys(EVENTS, _OF_COMMANDS)
+        if self.server.url is not None:
+            figures.absences |= dict.fromkeys(("peak_rss_bytes", "cpu_s"), _NOT_STARTED)
+            return figures
         figures.values |= {**by_rank, **starts, READY.name: (ready_s,)}
         figures.values["peak_rss_bytes"] = (float(server.peak_rss_bytes),)
         slopes = [
             (later - earlier) / (at - before)
-            for (before, earlier), (at, later) in combinations(enumerate(peaks), 2)
+            for of_point in peaks.values()
+            for (before, earlier), (at, later) in combinations(of_point, 2)
         ]
-        if slopes and all(peaks):
+        if slopes and server.peak_rss_bytes:
             # Figures are compared as ratios, and memory that does not grow has none.
             figures.values[RSS_GROWTH.name] = (max(median(slopes), float(_PAGE_BYTES)),)
         return figures
@@ -204,32 +240,39 @@ class ServerLife(Life):
     @contextmanager
     def _serving(self, setting: Setting) -> Iterator[tuple[Started, dict[str, str], float]]:
         """A server that is ready, what it and its client are told, and after how many seconds."""
-        port = _free_port()
-        told = {**setting.variables, "KVTRAIL_PORT": str(port)}
-        job = Job(self.server.start, setting.laid.tree, told, setting.cores)
-        address = self._address(port)
+        told = {**setting.variables, "KVTRAIL_PORT": str(_free_port())}
+        address = self._address(told)
+        if self.server.url is not None:
+            url = filled(self.server.url, told)
+            told |= {"KVTRAIL_URL": url, "KVTRAIL_PORT": str(_Address.of(url).port)}
+        job = Job(self.server.start or _ELSEWHERE, setting.laid.tree, told, setting.cores)
         # Such as a tunnel, at whose end nobody may listen yet.
         is_open = address.is_open()
-        if is_open and (address.url is None or address.code() is not None):
+        if self.server.start and is_open and (address.url is None or address.code() is not None):
             raise LifeFailed(
                 f"{address} answers already, and no server was started yet; end {_WHOSE}"
             )
         with setting.processes.started(job) as server:
             ready_s = self._until_ready(server, address)
-            if other := None if is_open else address.stranger(server.process):
+            is_ours = self.server.url is None and not is_open
+            if is_ours and (other := address.stranger(server.process)):
                 raise LifeFailed(f"{address} is process {other}'s, not the server's; end {_WHOSE}")
             yield server, told, ready_s
 
-    def _ask(self, number: int, server: Started, job: Job, processes: Processes) -> Figures:
-        """One run of the client, the warm-up's numbered below 0."""
+    def _ask(
+        self, number: int, point: str, server: Started, setting: Setting, told: Mapping[str, str]
+    ) -> Figures:
+        """One run of the client at a point of load, the warm-up's numbered below 0."""
         what = f"window {number + 1}" if number >= 0 else "the warm-up"
+        what += f" at {point}" if point else ""
+        load = {POINT: self.client.points[point]} if point else {}
+        run = setting.laid.follow(filled(self.client.run, load))
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             result = Path(scratch) / "result.json"
-            told = {**job.variables, "KVTRAIL_RESULT": str(result)}
-            asking = Job(job.command, job.folder, told)
+            asking = Job(run, setting.laid.tree, {**told, **load, "KVTRAIL_RESULT": str(result)})
             before = _cpu_seconds(server.process)
             try:
-                ended = processes.run(asking, self.timeout_s)
+                ended = setting.processes.run(asking, self.timeout_s)
             except LifeFailed as failure:
                 # Its connections break before all of it has ended.
                 if server.has_ended(_DYING_SECONDS):
@@ -240,14 +283,18 @@ class ServerLife(Life):
                 raise LifeFailed(f"the server died in {what}: {server.failure()}")
             left = Left(result, ended.said)
             figures = left.figures(self.metrics)
-            self._require_served(left, what)
+            self._require_served(left, what, self._completed.setdefault(point, []))
         figures.values["wall_s"] = (ended.seconds,)
         if cpu_seconds > 0:
             figures.values["cpu_s"] = (cpu_seconds,)
         return figures
 
-    def _require_served(self, left: Left, what: str) -> None:
-        """Raise LifeFailed where a client says that requests failed: its figures lack them."""
+    def _require_served(self, left: Left, what: str, before: list[int]) -> None:
+        """Raise LifeFailed where a client says that requests failed: its figures lack them.
+
+        `before` are the numbers of requests that runs at the same point completed, where it does
+        not say how many there were.
+        """
         requests = REQUESTS.get(self.client.preset)
         if requests is None:
             return
@@ -263,11 +310,11 @@ class ServerLife(Life):
             return
         if failed is None:
             # What it asks for is the same each time.
-            self._completed.append(completed)
-        most = max(self._completed, default=0)
+            before.append(completed)
+        most = max(before, default=0)
         if completed == 0 or (failed is None and completed < most):
-            before = f", and {most} in another" if most else ""
-            raise LifeFailed(f"{completed} requests were completed in {what}{before}: {words}")
+            other = f", and {most} in another" if most else ""
+            raise LifeFailed(f"{completed} requests were completed in {what}{other}: {words}")
 
     def _until_ready(self, server: Started, address: _Address) -> float:
         """Seconds from the server's start until it is ready."""
@@ -277,7 +324,9 @@ class ServerLife(Life):
                 found = re.search(self.server.ready.regex, server.text(), re.MULTILINE)
                 is_ready = found is not None
             else:
-                is_ready = (address.code() or 400) < 400
+                code = address.code()
+                # Of a server that is there already any answer will do, unless it has a `ready`.
+                is_ready = code is not None and (code < 400 or self.server.ready is None)
             now = time.perf_counter()
             # Asked afterwards: another may have answered in its place.
             if server.has_ended():
@@ -285,20 +334,20 @@ class ServerLife(Life):
             if is_ready:
                 return now - server.begun
             if now > deadline:
+                which = "the server" if self.server.url is None else address
                 raise LifeFailed(
-                    f"the server was not ready within {self.server.ready_timeout_s:g} s: "
+                    f"{which} was not ready within {self.server.ready_timeout_s:g} s: "
                     f"{last_words(server.text())}"
                 )
             time.sleep(_POLL_SECONDS)
 
-    def _address(self, port: int) -> _Address:
+    def _address(self, told: Mapping[str, str]) -> _Address:
         if isinstance(self.server.ready, ReadyTable):
-            fixed = _FIXED_PORT.search(self.server.start)
-            return _Address("127.0.0.1", int(fixed[1]) if fixed else port)
-        url = filled(self.server.ready, {"KVTRAIL_PORT": str(port)})
-        parts = urlsplit(url)
-        default = 443 if parts.scheme == "https" else 80
-        return _Address(parts.hostname or "", parts.port or default, url)
+            fixed = _FIXED_PORT.search(self.server.start or "")
+            return _Address("127.0.0.1", int(fixed[1] if fixed else told["KVTRAIL_PORT"]))
+        names = ("KVTRAIL_LABEL",) if self.server.url else ("KVTRAIL_PORT",)
+        text = self.server.ready or self.server.url or ""
+        return _Address.of(filled(text, {name: told[name] for name in names}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +357,13 @@ class _Address:
     host: str
     port: int
     url: str | None = None
+
+    @classmethod
+    def of(cls, url: str) -> _Address:
+        """That of a server that is asked at an address."""
+        parts = urlsplit(url)
+        default = 443 if parts.scheme == "https" else 80
+        return cls(parts.hostname or "", parts.port or default, url)
 
     def __str__(self) -> str:
         return self.url or f"{self.host}:{self.port}"

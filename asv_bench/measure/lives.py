@@ -27,7 +27,7 @@ from asv_bench.measure.samples import (
 )
 from asv_bench.measure.software import Python, Software, Watched, software_of
 from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
-from asv_bench.measure.turns import in_turns
+from asv_bench.measure.turns import TURNS_VARIABLE, in_turns
 from asv_bench.output.progress import doing
 from asv_bench.process.environment import TRIAL_VARIABLE, measured_threads
 from asv_bench.process.gpu import GpuWatch, chosen_gpus
@@ -226,12 +226,13 @@ class Lives:
         place = self._place(device)
         if len(cells) != 2 or not self._life.takes_turns(names):
             return [self._readings(cell, names, place) for cell in cells]
-        shared = place.for_turns()
+        shared = place if self._life.has_windows else place.for_turns()
         first, second = in_turns(
             lambda number, variables: self._readings(cells[number], names, shared, variables)
         )
         # Another share of the windows than the middle is asked for as it is.
-        for name in (one for one in names if self._metrics[one].take == "median"):
+        takes = {} if self._life.has_windows else self._metrics
+        for name in (one for one in names if one in takes and takes[one].take == "median"):
             values = undisturbed(first[name].samples, second[name].samples)
             first[name], second[name] = (
                 replace(reading, value=value)
@@ -274,6 +275,7 @@ class Lives:
                 started_at=started,
                 process_s=spent,
                 gpu=gpu,
+                pairs=self._life.pairs,
             )
             for name in names
         }
@@ -360,7 +362,8 @@ class Lives:
             return figures, None
         begun, ended = figures.span or (begun, time.monotonic())
         for number, watch in enumerate([watches[0], *watches] if watches[1:] else watches):
-            if peak := watch.peak_memory_bytes():
+            # Of two lives at the same time it is of both.
+            if (peak := watch.peak_memory_bytes()) and TURNS_VARIABLE not in setting.variables:
                 name = f"peak_gpu_bytes@{number - 1}" if number else "peak_gpu_bytes"
                 figures.values[name] = (float(peak),)
         return figures, watches[0].conditions(begun, ended)

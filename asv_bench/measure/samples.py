@@ -105,6 +105,7 @@ class Reading:
     started_at: Count  # in seconds since 1970
     process_s: Count  # how many seconds the process ran
     gpu: GpuConditions | None = None  # the GPU meanwhile; None on a CPU
+    pairs: int = 1  # through which its server lived, whose start counts once
 
     def __post_init__(self) -> None:
         # A count may be 0; a pair of readings may not.

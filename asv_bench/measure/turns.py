@@ -30,7 +30,8 @@ class Turns:
 
     def __init__(self, pipes: tuple[str, str] | None) -> None:
         # To be read and written, so that neither waits for the other to open its end.
-        self._pipes = pipes and tuple(os.open(pipe, os.O_RDWR) for pipe in pipes)
+        self._opened = tuple(os.open(pipe, os.O_RDWR) for pipe in pipes or ())
+        self._pipes: tuple[int, ...] | None = self._opened
         self.are_shared = pipes is not None
 
     def wait(self) -> None:
@@ -43,12 +44,22 @@ class Turns:
         if self._pipes:
             os.write(self._pipes[1], _GO)
 
+    def close(self) -> None:
+        """Let go of the pipes."""
+        for descriptor in self._opened:
+            os.close(descriptor)
+
+
+def turns_of(variables: Mapping[str, str]) -> Turns:
+    """The turns that these variables name."""
+    mine, _, theirs = variables.get(TURNS_VARIABLE, "").partition(os.pathsep)
+    return Turns((mine, theirs) if theirs else None)
+
 
 @cache
 def own_turns() -> Turns:
     """This process's turns, as its environment has them."""
-    mine, _, theirs = os.environ.get(TURNS_VARIABLE, "").partition(os.pathsep)
-    return Turns((mine, theirs) if theirs else None)
+    return turns_of(os.environ)
 
 
 def in_turns(measure: Callable[[int, Mapping[str, str]], Measured]) -> list[Measured]:

@@ -170,7 +170,7 @@ class Comparing(Session):
             self._console,
             "warming up (each commit once), then measuring",
             self._plan.cap,
-            "pairs at most",
+            f"{'starts' if self._subject.work.life.pairs > 1 else 'pairs'} at most",
         )
 
         def on_pair(now: Headway, measured: Mapping[str, Pair]) -> None:

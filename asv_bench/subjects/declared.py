@@ -8,6 +8,7 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -29,6 +30,7 @@ from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.subject_file import (
     ASKED_FOR,
     BUILT_IN,
+    OF_WINDOWS,
     PRESETS,
     READY,
     RSS_GROWTH,
@@ -41,7 +43,7 @@ from asv_bench.subjects.subject_file import (
 if TYPE_CHECKING:
     from asv_bench.fleet.fleet import Fleet
 
-_NEWER = {"take": "median"}
+_NEWER: dict[str, Any] = {"take": "median", "url": None, "pairs_per_start": 1, "points": {}}
 """Keys that are newer than stored histories, and what they are where nobody gives them."""
 
 
@@ -129,9 +131,19 @@ class DeclaredSubject:
     def _declare(self, text: SubjectText) -> None:
         self._text = text
         preset = PRESETS[text.client.preset] if text.client and text.client.preset else {}
-        self._declared = {**preset, **text.metrics}
-        declared = self.known[: len(self._declared)] or self.known[:1]
+        self._left = {**preset, **text.metrics}
+        self._declared = {
+            f"{name}{point}": table for point in self._points for name, table in self._left.items()
+        }
+        # Without any, the wall time at all points.
+        declared = self.known[: len(self._declared) or len(self._points)]
         self._metrics = sorted(declared, key=attrgetter("control"))
+
+    @property
+    def _points(self) -> list[str]:
+        """What names of metrics end with, one for each point of load."""
+        client = self._text.client
+        return [f"@{point}" for point in client.points] if client and client.points else [""]
 
     def _axis_of(self, kind: str, labels: Sequence[str]) -> Commits:
         if kind == "labels":
@@ -160,8 +172,8 @@ class DeclaredSubject:
         content = (
             self._words,
             self._text.subject.measure,
-            self._text.server,
-            self._text.client,
+            self._text.server and _meaning(self._text.server),
+            self._text.client and _meaning(self._text.client),
             table and _meaning(msgspec.structs.replace(table, margin=None)),
             *filter(None, [self._where]),
         )
@@ -188,8 +200,15 @@ class DeclaredSubject:
             for number in several
             if several[1:]
         ]
-        of_server = [READY, RSS_GROWTH] if self._text.server else []
-        return [*declared, *BUILT_IN, *by_place, *of_server, *ASKED_FOR]
+        server = self._text.server
+        of_server = [READY, RSS_GROWTH] if server and server.start else []
+        built_in = [
+            replace(one, name=one.name + point)
+            for one in BUILT_IN
+            for point in (self._points if one.name in OF_WINDOWS else [""])
+        ]
+        asked_for = [one for one in ASKED_FOR if one.name not in self._declared]
+        return [*declared, *built_in, *by_place, *of_server, *asked_for]
 
     @property
     def metrics(self) -> Sequence[Metric]:
@@ -340,7 +359,8 @@ class DeclaredSubject:
             return None
         timeout = self._text.subject.timeout_s
         if server is not None:
-            return ServerLife(server, ClientTable(trace.run, warmup=0, windows=1), {}, timeout)
+            once = msgspec.structs.replace(server, pairs_per_start=1)
+            return ServerLife(once, ClientTable(trace.run, warmup=0, windows=1), {}, timeout)
         return CommandLife(trace.run, {}, timeout)
 
     def measured_command(self) -> CommandLife | None:
@@ -355,7 +375,7 @@ class DeclaredSubject:
     def _life(self) -> Life:
         server, client, table = self._text.server, self._text.client, self._text.subject
         if server is not None and client is not None:
-            return ServerLife(server, client, self._declared, table.timeout_s)
+            return ServerLife(server, client, self._left, table.timeout_s)
         words = self._started
         return CommandLife(words, self._declared, table.timeout_s, table.preload, table.turns)
 
@@ -363,7 +383,7 @@ class DeclaredSubject:
     def _started(self) -> str | tuple[str, ...]:
         """What is started for a life."""
         if self._text.server is not None:
-            return self._text.server.start
+            return self._text.server.start or self._text.server.url or ""
         return self._words or self._text.subject.measure
 
     @property
@@ -389,6 +409,8 @@ class DeclaredSubject:
         names = ", ".join(metric.name for metric in self._metrics)
         what = "the wall time" if names == WALL else names
         where = "" if self.devices == [HOST] else f" on GPU {' and '.join(self.devices)}"
+        starts = self._text.server.pairs_per_start if self._text.server else 1
+        where += f", {starts} pairs from each start of the servers" if starts > 1 else ""
         which = "under each label" if self.labels else "in the files of each commit"
         return f"measuring {what} of `{self.line}` {which}{where}"
 

@@ -13,10 +13,11 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from asv_bench.errors import Refused
-from asv_bench.measure.command_line import PythonCommand, check_address
+from asv_bench.measure.command_line import PythonCommand, check_address, filled
 from asv_bench.measure.samples import Metric
 
 FILE_NAME = "kvtrail.toml"
+POINT = "KVTRAIL_POINT"
 
 _NAME = r"^(?!\.*\Z)[\w.-]+\Z"
 _WORDS = r"^[^\x00-\x1f\x7f]+\Z"
@@ -264,15 +265,33 @@ class ServerTable(TomlTable, frozen=True):
         An address that answers when the server is ready, or { regex = "..." } of what it prints.
     ready_timeout_s
         Seconds after which a server that is not ready has failed.
+    url
+        In place of `start`: the address of a server that is there already, in which $KVTRAIL_LABEL
+        is replaced, as in `ready`, which is not needed then.
+    pairs_per_start
+        Pairs that the servers of both ends live through, asked in turns; each start counts once.
     """
 
-    start: Line
-    ready: Words | ReadyTable
+    start: Line | None = None
+    ready: Words | ReadyTable | None = None
     ready_timeout_s: Seconds = 300.0
+    url: Words | None = None
+    pairs_per_start: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
 
     def __post_init__(self) -> None:
+        if (self.start is None) == (self.url is None):
+            raise ValueError("a server needs either start or url")
+        if self.ready is None and self.url is None:
+            raise ValueError("a server that is started needs ready, to know when to ask it")
+        if self.url and (isinstance(self.ready, ReadyTable) or self.pairs_per_start > 1):
+            raise ValueError(
+                "a server with a url is not started: it prints nothing for ready to find, and "
+                "pairs_per_start is not for it"
+            )
+        if self.url:
+            check_address(self.url, "url", "KVTRAIL_LABEL")
         if isinstance(self.ready, str):
-            check_address(self.ready)
+            check_address(self.ready, "ready", "KVTRAIL_LABEL" if self.url else "KVTRAIL_PORT")
 
 
 class ClientTable(TomlTable, frozen=True):
@@ -288,14 +307,20 @@ class ClientTable(TomlTable, frozen=True):
         Runs of it that do.
     preset
         A client that people use, whose figures need no tables of their own.
+    points
+        Texts by name, by each of which $KVTRAIL_POINT in `run` is replaced in turn: points of load,
+        whose metrics are called ttft_ms@NAME.
     """
 
     run: Line
     warmup: Count = 1
     windows: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 5
     preset: str = ""
+    points: dict[Name, Text] = {}
 
     def __post_init__(self) -> None:
+        if self.points and filled(self.run, {POINT: ""}) == self.run:
+            raise ValueError("points need a run that holds $KVTRAIL_POINT, where each is put")
         if self.preset and self.preset not in PRESETS:
             raise ValueError(f"preset is {self.preset!r}; there are {', '.join(PRESETS)}")
 
@@ -348,13 +373,13 @@ class SubjectText(TomlTable, frozen=True):
     def __post_init__(self) -> None:
         if (self.server is None) != (self.client is None):
             raise ValueError("a server needs a client, and a client a server")
+        if self.client and not self.client.points and POINT in self.client.run:
+            raise ValueError("run in [client] holds $KVTRAIL_POINT, and there are no points")
         if bool(self.subject.measure.strip()) == bool(self.server):
             raise ValueError("give either measure in [subject], or [server] and [client]")
         if self.subject.turns and not (self.metrics and self.subject.measure.strip()):
             raise ValueError("turns needs measure, and metrics, of which a life gives the windows")
-        if taken := self.metrics.keys() & {
-            one.name for one in (*BUILT_IN, READY, RSS_GROWTH, *ASKED_FOR)
-        }:
+        if taken := self.metrics.keys() & {one.name for one in (*BUILT_IN, READY, RSS_GROWTH)}:
             raise ValueError(
                 f"{min(taken)} is measured of every subject; call the metric otherwise"
             )
@@ -367,6 +392,8 @@ BUILT_IN = (
     Metric("cpu_s", "seconds"),
 )
 """Metrics that every subject has."""
+OF_WINDOWS = ("wall_s", "cpu_s")
+"""Those of each run of a client; the first is compared where nothing is declared."""
 READY, RSS_GROWTH = Metric("ready_s", "seconds"), Metric("rss_growth_bytes", "bytes")
 """Those of a server."""
 COLD, WARM = Metric("ready_s@cold", "seconds"), Metric("ready_s@warm", "seconds")

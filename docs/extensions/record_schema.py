@@ -75,6 +75,9 @@ class Comparison(Closed):
     head_value: Annotated[float | None, Meta(description="Median of the head's processes.")]
     reason: Annotated[str, Meta(description="A sentence where the verdict needs one, else empty.")]
     unit: Annotated[str, Meta(description="Of the figures; empty where it is not known.")] = ""
+    starts_used: Annotated[
+        int | None, Meta(description="Of servers of either end, where each had several pairs.")
+    ] = None
     control: Annotated[bool, Meta(description="Whether no change can move the benchmark.")] = False
     test: Annotated[
         Literal["", "pooled ranks", "separation", "rank sum", "signed ranks and signs"],
@@ -115,6 +118,9 @@ class Reading(Closed):
     gpu: Annotated[
         dict[str, Any] | None, Meta(description="Clocks and throttling meanwhile; null without.")
     ]
+    pairs: Annotated[
+        int, Meta(description="Through which its server lived, whose start counts once.")
+    ] = 1
 
 
 class Pair(Closed):

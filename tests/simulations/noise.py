@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -53,6 +53,10 @@ class Noise:
     # How many processes in a row the machine is on average in one of two states, in which all are
     # slower by `mode_size` or not; None: it has one.
     state_lives: float | None = None
+    # How many lives of a server a process stands for, asked after one start of it, and the standard
+    # deviation of what a start adds to all of them.
+    lives: int = 1
+    start: float = 0.0
 
     def figures(self, random: np.random.Generator) -> Iterator[float]:
         """The logarithms of one process after the other, around 0, without end."""
@@ -78,6 +82,9 @@ class Noise:
 
     def own(self, random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
         """What is each process' own, the machine's state apart."""
+        if self.lives > 1:
+            of_lives = replace(self, lives=1, start=0.0).own(random, (*shape, self.lives))
+            return np.median(of_lives, axis=-1) + random.normal(0, self.start, shape)
         if self.is_skewed:
             # exp(z) has a variance of e (e - 1); around what `hodges_lehmann` finds.
             scale = self.process / math.sqrt(math.e * (math.e - 1))
@@ -104,6 +111,8 @@ class Noise:
             parts.append(f"drift of {self.drift:.1%} that remembers {self.memory:.0%}")
         if self.outliers:
             parts.append(f"{self.outliers:.0%} outliers of {self.outlier_size:.0%}")
+        if self.lives > 1:
+            parts.append(f"{self.lives} of them after each start, which adds {self.start:.1%}")
         if self.modes:
             parts.append(f"{self.modes:.0%} slower by {self.mode_size:.0%}")
         if self.state_lives is not None:
@@ -307,6 +316,7 @@ SITUATIONS = {
     "normal 4 %": Situation(_plain(0.04)),
     "t with 3": Situation(Noise(tail=3.0, drift=0.0, outliers=0.0)),
     "lognormal": Situation(Noise(is_skewed=True, drift=0.0, outliers=0.0)),
+    "servers": Situation(Noise(process=0.04, drift=0.0, outliers=0.0, lives=3, start=0.015)),
     "drifting": Situation(Noise(process=0.005, drift=0.02, outliers=0.0)),
     "autocorrelated": Situation(Noise(process=0.0, drift=0.01, memory=0.5, outliers=0.0)),
     "outliers": Situation(Noise(process=0.005, drift=0.0, outliers=0.1, outlier_size=0.05)),

@@ -27,7 +27,7 @@ from tests.simulations import rounds as simulate_rounds
 from tests.simulations.bisect import Scenario, bisect_often, bisect_once
 from tests.simulations.changes import KINDS, HistoryKind, judge
 from tests.simulations.compare import Tally, simulate
-from tests.simulations.noise import SITUATIONS
+from tests.simulations.noise import SITUATIONS, Noise, Situation
 
 RUNS = 2000
 VERDICTS = REPOSITORY / "reports" / "verdicts"
@@ -67,6 +67,15 @@ def test_a_commit_is_hardly_ever_different_from_itself(noise: str) -> None:
     assert found.false_alarms <= 11
     assert found.rate(Verdict.SLOWER) + found.rate(Verdict.FASTER) == found.false_alarms / RUNS
     assert found.broken(ComparisonPlan()) == []
+
+
+def test_a_server_that_loads_for_long_is_told_in_time() -> None:
+    # Both load for 40 s at the same time, and are asked for 5 s in each of two pairs.
+    lives = Noise(process=0.03, drift=0.0, outliers=0.0, lives=2, start=0.01)
+    found = simulate(0.10, Situation(lives), 500, seed=7, has_pools=False)
+    assert found.rate(Verdict.SLOWER) >= 0.99
+    assert found.rate("pairs") * (40 + 2 * 2 * 5) <= 10 * 60
+    assert simulate(0.0, Situation(lives), RUNS, seed=7).false_alarms <= 11
 
 
 def test_nor_is_one_of_ten_benchmarks() -> None:
