@@ -90,7 +90,7 @@ def history(
         pinned = declared.resolve(reference).hash
         commits = commits if pinned in commits else [pinned, *commits]
     declared.near = commits[-1:]
-    choice.choose(declared, benchmark or (selection.any_of() if declared.is_own else ()))
+    choice.choose(declared, benchmark or declared.stored)
     with checkout_lock(WORKPLACE):
         console.print(
             f"measuring {len(commits)} {'labels' if histories.labels else 'commits'} in "

@@ -52,7 +52,7 @@ def swap(
     """
     asked = SubjectOptions(subject, "commits", devices)
     chosen = asked.choice((), metric, how, hosts).subject("swap")
-    if chosen.has_engine:
+    if not chosen.takes_labels:
         raise Refused("swap needs a subject with labels; name its file with --subject.")
     if old == new:
         raise Refused(f"{old} is both the old and the new label; give two of them.")

@@ -33,7 +33,6 @@ from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.own_suite import engine_of
 from asv_bench.workloads.named import default_model
 
 MOST = 3
@@ -380,9 +379,9 @@ class Explaining(Session):
         subject, found = self._subject, self.found
         found.files = files_between(*self._ends, subject)
         found.looked_at += ["files"] if found.files else []
-        if subject.has_engine:
+        if folders := subject.engines(self._ends):
             # All ends run in the ruler's own Python, with the same variables.
-            self._look_at_engines({end: engine_of(subject, end) for end in self._ends})
+            self._look_at_engines(folders)
         else:
             with subject.ends() as ends:
                 base, head = self._ends

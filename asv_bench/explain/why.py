@@ -17,7 +17,6 @@ from asv_bench.measure.software import Software
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.own_suite import engine_of
 
 _SHOWN, _KEPT, _COUNTED = 3, 20, 2
 """Files and commits that are said, and those that are kept: there may be thousands."""
@@ -106,7 +105,8 @@ def why(
         files = files_between(base.hash, head.hash, subject)
         found += list(files.sentences())[: 2 if has_commits else 1] if files else []
     with suppress(BenchError):
-        found += (_counted if subject.has_engine else _profiled)(subject, base, head, sign)
+        folders = subject.engines([base.hash, head.hash])
+        found += (_counted if folders else _profiled)(subject, base, head, sign)
     if base.hash in cells and head.hash in cells:
         clues = cell_clues(cells[base.hash], cells[head.hash])
         found += [f"Besides, {one.sentence}." for one in clues if one.source is Source.VARIABLES]
@@ -120,7 +120,8 @@ def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) ->
     from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends, stand_in
 
     paths = CPU_PATHS if set(subject.devices) & set(NO_GPU) else GPU_PATHS
-    old, new = (engine_of(subject, end.hash) for end in (base, head))
+    folders = subject.engines([base.hash, head.hash])
+    old, new = (folders[end.hash] for end in (base, head))
     clues, _ = count_ends(old, new, paths)
     leaning = [one for one in clues if one.leaning == sign]
     where = stand_in(" ".join(subject.models))

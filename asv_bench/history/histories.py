@@ -39,12 +39,12 @@ class Histories:
 
         Raises Refused where another place is named for kvtrail's own.
         """
-        if not subject.is_own:
+        if subject.kept_in is None:
             kept = folder or WORKPLACE / "subjects" / subject.name
             return cls(subject.name, kept, kept, subject.repository, subject.labels)
         if folder is not None:
             raise Refused("--results is for a subject's file; kvtrail's own are kept in reports/.")
-        return cls.of_checkout(subject.repository)
+        return cls.of_checkout(subject.kept_in)
 
     @property
     def is_own(self) -> bool:

@@ -158,7 +158,7 @@ class LifeResults:
             "gpu": machine.gpu or "none",
             "driver": machine.driver or "none",
         }
-        if self.subject.is_own:
+        if not self.subject.lists_packages:
             facts |= {"torch": machine.torch or "none", "triton": machine.triton or "none"}
         return facts
 
@@ -183,7 +183,7 @@ class LifeResults:
 
         filed = filed_under(commit) if self.histories.labels else commit
         python, environment = None, ENVIRONMENT_TYPE
-        if self.subject.is_own:
+        if not self.subject.lists_packages:
             # It runs in the ruler's own Python, which is a part of what figures are of.
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
             facts, environment = {**facts, "python": python}, f"{ENVIRONMENT_TYPE}-py{python}"

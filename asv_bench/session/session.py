@@ -254,7 +254,7 @@ class Session(ABC):
             self._record,
             self.sentence(),
             self._subject.devices,
-            with_torch=self._subject.has_engine,
+            with_torch=not self._subject.lists_packages,
             seconds=self.seconds,
         )
         command = repeating(sys.argv[1:], names)

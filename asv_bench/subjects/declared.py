@@ -60,12 +60,14 @@ class DeclaredSubject:
 
     is_portable = True
     """Whether lives can run on machines that lack the files around the repository."""
-    is_own = False
-    """Whether it is kvtrail's own benchmarks, whose results are kept in their checkout."""
-    has_engine = False
-    """Whether lives run kvtrail's engine, of which exact counters are known."""
     lists_packages = True
-    """Whether variants may run with other packages."""
+    """Whether variants may run with other packages than the ruler's own Python has."""
+    takes_labels = True
+    """Whether a life of a commit may be told a label."""
+    kept_in: Path | None = None
+    """The checkout that keeps its histories; None: they have a folder of their own."""
+    stored: Sequence[str] = ()
+    """Patterns of what its histories keep where nobody names any; none: what is compared."""
     is_compared = True
     """Whether figures are compared; else a life of kvtrail's benchmarks takes each once, as asv."""
 
@@ -351,6 +353,13 @@ class DeclaredSubject:
     def described_as(self, metric: str) -> tuple[str, int]:
         """The benchmark of `described` that a metric is of, and the place of its parameters."""
         return metric, 0
+
+    def engines(self, commits: Sequence[str]) -> dict[str, Path]:
+        """The folders of kvtrail's engine that lives of commits run, by their full hashes.
+
+        None where they run something else. Raises CommitUnusable where a commit has no engine.
+        """
+        return {}
 
     def traced_life(self) -> Life | None:
         """A life that leaves a trace; None: the subject has no `[trace]`."""

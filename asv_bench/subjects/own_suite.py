@@ -20,7 +20,7 @@ from typing import Any
 from asv_bench.errors import Refused, require_packages
 from asv_bench.git.repository import Commit, GitError
 from asv_bench.git.trees import lay_out, working_tree
-from asv_bench.history.asv_selection import Entry, entries_of, select
+from asv_bench.history.asv_selection import STANDARD, Entry, entries_of, select
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting
 from asv_bench.measure.lives import CPU, repeats_for, shared_out
@@ -74,8 +74,8 @@ _METRICS = {
 class EngineSubject(DeclaredSubject):
     """Commits of kvtrail, of which engine and kernels are measured, in the ruler's own Python."""
 
-    has_engine = True
     lists_packages = False
+    takes_labels = False
     pathspecs = MEASURED_PACKAGES
 
     def are_same(self, base: str, head: str) -> bool:
@@ -86,6 +86,9 @@ class EngineSubject(DeclaredSubject):
         )
         return bool(before) and before == after
 
+    def engines(self, commits: Sequence[str]) -> dict[str, Path]:
+        return {commit: engine_of(self, commit) for commit in commits}
+
 
 class OwnSuite(EngineSubject):
     """The benchmarks of the checkout at `root`, whose ruler measures, in commits of it.
@@ -94,7 +97,7 @@ class OwnSuite(EngineSubject):
     """
 
     is_portable = False
-    is_own = True
+    stored = STANDARD.any_of()
     entries: tuple[Entry, ...] = ()  # the chosen benchmarks
 
     def __init__(self, root: Path) -> None:
@@ -105,6 +108,7 @@ class OwnSuite(EngineSubject):
             "PYTHONPATH": search_path(["$KVTRAIL_TREE", *borrowed_paths()]),
         }
         super().__init__(root, SubjectText(SubjectTable("kvtrail", measure="true", env=variables)))
+        self.kept_in = root
         self._places = shared_out((CPU,))
         self._descriptions: list[dict[str, Any]] = []
 
