@@ -25,6 +25,7 @@ from asv_bench.stats.paired import (
     guarded_rank_sum_p,
     hodges_lehmann,
     last_digit,
+    least_rank_sum_p,
     location_p,
     pooled_p,
     printed_digit,
@@ -198,14 +199,20 @@ def verdicts(
 
 
 def why_open(evidence: Evidence, number: int, plan: ComparisonPlan) -> str:
-    """A clause about an interval that seems to decide at look `number`, and does not; else "".
+    """A clause about figures that seem to decide at look `number`, and do not; else "".
 
     `evidence` is of one comparison.
     """
     level = plan.equivalence_level(number)
     low, high = (abs(math.log1p(float(bound))) for bound in evidence.interval)
     if max(low, high) > math.log1p(plan.margin):
-        return ""
+        least = least_rank_sum_p(evidence.pairs)
+        if evidence.test is not Criterion.SEPARATION or evidence.p > least:
+            return ""
+        return (
+            f"the two do not overlap, but after {evidence.pairs} pairs only a gap as wide as "
+            f"either side scatters would tell them apart"
+        )
     if max(low, high) + evidence.digit > math.log1p(plan.margin):
         return (
             f"the figure has too few digits for this margin: its last one is a step of "

@@ -66,6 +66,39 @@ def test_sentences_are_in_the_words_and_with_the_sign_of_the_metric(
         assert plain or not re.search("slower|faster", told), told
 
 
+@pytest.mark.usefixtures("lives_in_process")
+def test_as_few_pairs_as_are_advised_tell_sides_apart_that_do_not_overlap(
+    kvtrail, declared
+) -> None:
+    made = declared(TABLES, "tpot_ms = 5", "tpot_ms = 5.0125")
+    few = ("compare", "HEAD~1", "HEAD", "--margin", "0.1", "--pairs")
+    with pytest.raises(Refused, match=r"take at least 7\."):
+        kvtrail(made, *few, "5")
+    said = kvtrail(made, *few, "6")
+    answer = said.answers["tpot_ms"]
+    # The least that the ranks of six and six can say.
+    assert (answer["verdict"], answer["p"]) == ("inconclusive", pytest.approx(2 / 924))
+    assert "the two do not overlap, but after 6 pairs only a gap as wide as either" in said.text
+    assert kvtrail(made, *few, "7").verdicts == {"tpot_ms": "slower"}
+
+
+@pytest.mark.usefixtures("lives_in_process")
+@pytest.mark.parametrize(
+    ("question", "shift"),
+    [(("compare", "HEAD~1"), 0.0026), (("fixed", "HEAD~2", "HEAD~1"), 0.007)],
+)
+def test_an_interval_within_the_margin_that_is_not_enough_says_so(
+    kvtrail, declared, question: tuple[str, ...], shift: float
+) -> None:
+    made = declared(TABLES, *(f"tpot_ms = {value}" for value in (5, 6, 6 + shift)))
+    most = "--rounds" if question[0] == "fixed" else "--pairs"
+    said = kvtrail(made, *question, "HEAD", "--margin", "0.11", most, "12")
+    answer = list(said.answers.values())[-1]
+    assert answer["verdict"] == "inconclusive"
+    assert max(map(abs, answer["interval"])) < 0.0011
+    assert "the interval lies within the margin of 0.11 %, and to be called" in said.text
+
+
 def test_figures_are_windows_out_of_json_and_of_what_is_printed(declared) -> None:
     tables = f"""{TABLES}
     [metrics.throughput]
