@@ -59,6 +59,10 @@ def test_sentences_are_in_the_words_and_with_the_sign_of_the_metric(
     plain = word == "slower"
     first = f"first {word} commit" if plain else f"first commit with {word} tpot_ms"
     assert f"{first}: {made.git('rev-parse', '--short=8', 'HEAD~2')}" in found.text
+    # The lines of the search, and those of the table.
+    changes = re.findall(r"[0-9a-f]{8} +([+-][0-9.]+) % |│ +([+-][0-9.]+) % │", found.text)
+    large = {max(one) for one in changes if abs(float(max(one))) > 5}
+    assert {text[0] for text in large} == {f"{effect:+}"[0]}
     judged = kvtrail(made, "fixed", "HEAD~3", "HEAD~2", "HEAD~1").text
     assert f"{word} than its parent" in judged
     for text in (said.text, found.text, judged):
@@ -294,6 +298,17 @@ def test_a_setup_that_fails_is_quoted_and_not_kept(
     assert f"its setup: it ended with exit code {exit_with}: no compiler" in said.text
     (made.root / "build.sh").write_text("echo 5.0 > value\n")
     assert made.prepared() == {}
+
+
+@pytest.mark.usefixtures("lives_in_process")
+def test_what_is_set_up_and_warmed_up_is_said(
+    kvtrail, declared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asv_bench.output.progress.SECONDS_BETWEEN_LINES", 0)
+    made = declared(TABLES.replace("measure", 'setup = "true"\n    measure'), "tpot_ms = 5")
+    said = kvtrail(made, "compare", "HEAD", "HEAD", "--anyway", "--quick")
+    for what in ("setting up", "warming up"):
+        assert f"{what} {made.git('rev-parse', '--short=8', 'HEAD')}: 0 of 12 pairs" in said.text
 
 
 @pytest.mark.usefixtures("lives_in_process")
