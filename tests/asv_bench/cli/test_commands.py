@@ -106,6 +106,29 @@ def test_an_interruption_ends_with_its_own_code_and_a_sentence() -> None:
     assert process.returncode == ExitCode.INTERRUPTED
 
 
+IMPORTING = """
+import importlib.abc, os, runpy, signal, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+sys.argv[1:] = ["report"]
+runpy.run_module("asv_bench", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["rich", "asv_bench.errors", "asv_bench.cli.report"])
+def test_an_interruption_of_the_imports_is_a_sentence(module: str) -> None:
+    command = [sys.executable, "-c", IMPORTING.format(module=module)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (ExitCode.INTERRUPTED, "")
+    assert done.stderr == "interrupted: nothing was measured.\n"
+
+
 VERBS: Any = get_command(build_app())
 
 
