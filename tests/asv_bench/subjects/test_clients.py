@@ -204,6 +204,12 @@ def test_a_window_without_a_figure_is_told(
         made.runs(good, left, good)
 
 
+def test_an_empty_match_is_no_figure(client: Callable[..., Client]) -> None:
+    made = client("", "[metrics.own]\n            regex = 'own: ([0-9.]*)'")
+    with pytest.raises(CommitUnusable, match="it gave '', and only positive"):
+        made.runs({}, said="own: 1.5\nown: none")
+
+
 @pytest.mark.parametrize(
     ("path", "left", "value"),
     [

@@ -85,6 +85,15 @@ answer = urllib.request.urlopen(f"http://127.0.0.1:{os.environ['KVTRAIL_PORT']}/
 open(os.environ["KVTRAIL_RESULT"], "wb").write(answer)
 """
 ASLEEP = "import time; print('loading', flush=True); time.sleep(60)"
+NO_HTTP = """
+import socket, sys
+door = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("loading", flush=True)
+while True:
+    with door.accept()[0] as asking:
+        asking.recv(4096)
+        asking.sendall(b"no HTTP")
+"""
 
 
 @pytest.fixture
@@ -137,13 +146,14 @@ def test_servers_are_compared(kvtrail, made) -> None:
     ("server", "client", "words"),
     [
         (ASLEEP, CLIENT, "the server was not ready within 1 s: "),
+        (NO_HTTP, CLIENT, "the server was not ready within 1 s: "),
         ("raise SystemExit('no such model')", CLIENT, "exit code 1: no such model"),
         (SERVER, "raise SystemExit('no dataset')", "the client in the warm-up: .*: no dataset"),
     ],
-    ids=["never ready", "ends at once", "client fails"],
+    ids=["never ready", "speaks no HTTP", "ends at once", "client fails"],
 )
 def test_a_server_that_fails_is_a_sentence(made, server: str, client: str, words: str) -> None:
-    seconds = 1 if server is ASLEEP else 20
+    seconds = 1 if "not ready" in words else 20
     with pytest.raises(CommitUnusable, match=words):
         made(server, client=client, ready_timeout_s=f"{seconds}").prepared()
 

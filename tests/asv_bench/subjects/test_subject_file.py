@@ -65,9 +65,9 @@ REFUSED = {
         f'{SERVER}ready = "{ready}"\n[client]\nrun = "x"'
         for ready in (
             *("http://127.0.0.1:$PORT/", "http://127.0.0.1:$KVTRAIL_PORTS/", "http://a:1/a b"),
-            *("file:///etc/hostname", "127.0.0.1:8000/health", "http://:80/", "http://a:0/"),
-            *("http://a:99999/", "http://a:x/", "http://u:p@a:1/", "http:///a", "http://[::1/"),
-            *("http://ü:1/", "http://a:1/\\n"),
+            *("file:///etc/hostname", "ws://a:1/", "127.0.0.1:8000/health", "http://:80/"),
+            *("http://a:0/", "http://a:99999/", "http://a:x/", "http://u:p@a:1/", "http:///a"),
+            *("http://[::1/", "http://ü:1/", "http://a:1/\\n"),
         )
     ],
     "without control characters": [f'{HEAD}[metrics.a]\npath = "x"\nunit = "\\u001b[2J"'],
