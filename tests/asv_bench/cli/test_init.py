@@ -66,6 +66,7 @@ def test_what_measures_nothing_or_is_of_others_is_no_benchmark(tmp_path: Path, b
     toy = ToyRepository.make(tmp_path / "toy")
     toy.git("rm", "-q", "bench.sh")
     names = ["bench/__init__.py", "bench/test_a.py", ".venv/bench.py", "env/bench.py"]
+    names += ["bench/conftest.py", "bench/setup.py", "node_modules/bench.py", "tests/bench.py"]
     names += ["env/pyvenv.cfg", "ignored/bench.py", "benchmarks/a.py", "test_bench.py"]
     for name in (*names, "bench\n.py", ".git/bench.py", "z_bench.py"):
         (toy.root / name).parent.mkdir(exist_ok=True)
@@ -74,6 +75,10 @@ def test_what_measures_nothing_or_is_of_others_is_no_benchmark(tmp_path: Path, b
     (toy.root / ".gitignore").write_text("ignored/\n")
     (toy.root / "asv.conf.json").write_text('{"benchmark_dir": "benchmarks"}')
     assert begun(toy.root)[0].subject.measure == "python z_bench.py"
+    for name in ("kvtrail.toml", "z_bench.py", "asv.conf.json"):
+        (toy.root / name).unlink()
+    (toy.root / "benchmarks" / "a.py").unlink()
+    assert begun(toy.root)[0].subject.measure.startswith("python -c ")
 
 
 def test_every_commented_table_is_one_that_the_file_knows(tmp_path: Path, begun) -> None:

@@ -185,6 +185,8 @@ def test_a_file_that_is_none_of_asvs_is_refused(tmp_path: Path) -> None:
         made.conf.write_text(more if isinstance(more, str) else conf_of(**more))
         with pytest.raises(Refused, match=words):
             declared_by(made.conf)
+    made.conf.write_text(conf_of(matrix=[]))
+    assert "the asv suite of toy" in declared_by(made.conf).sentence()
 
 
 DECIDED = """

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from declared_repository import DeclaredRepository, along
@@ -13,6 +14,7 @@ from declared_repository import DeclaredRepository, along
 from asv_bench.errors import Refused
 from asv_bench.fleet.host import Host, Order
 from asv_bench.measure.samples import CommitUnusable
+from asv_bench.subjects.choose import declared_by
 
 TABLES = """
     [subject]
@@ -136,6 +138,13 @@ def test_a_subject_in_a_folder_of_its_repository(made: DeclaredRepository, tmp_p
         made.declare(tables + labels)
         for live in WAYS:
             live(made, "a" if labels else "HEAD")
+    # So does a file that lies in the folder.
+    inner = made.root / "speed" / "kvtrail.toml"
+    inner.write_text(dedent(TABLES.format(measure, ["./life.sh"])))
+    subject = declared_by(inner)
+    with subject.pairs() as source:
+        assert source.prepare(subject.resolve("HEAD").hash) == {}
+    inner.unlink()
     made.declare(tables.replace("['./life.sh']", "[]"))
     assert made.subject.to_json()["folder"] == "speed"
     with pytest.raises(CommitUnusable, match="it has no folder speed") as caught:
