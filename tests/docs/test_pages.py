@@ -74,6 +74,13 @@ def test_modules_that_documents_run_exist(page: Path) -> None:
     assert not [module for module in modules if find_spec(module.rstrip(".")) is None]
 
 
+@PAGES
+def test_nothing_is_installed_from_an_index_that_does_not_have_it(page: Path) -> None:
+    # A folder, the path of a wheel, or an address may be.
+    named = r"install [^`#\n]*(?<![\w/.-])kvtrail(?:\[[\w,]*\])?(?![\[\w/-]| @)|asv preview"
+    assert not re.findall(named, page.read_text("utf-8"))
+
+
 def test_every_variable_is_documented_and_every_documented_one_is_read() -> None:
     page = (ROOT / "docs" / "reference" / "environment.md").read_text("utf-8")
     documented = set(re.findall(r"^\| `(KVTRAIL_\w+)`", page, re.M))

@@ -132,7 +132,7 @@ def test_the_verdict_is_told_and_decides(
 
 def test_the_base_is_where_the_branch_left_and_inputs_are_words(runner: Runner) -> None:
     inputs = {"INPUT_METRICS": "tpot\n\n ttft ms \n", "INPUT_MARGIN": "2"}
-    line = "FOO=1 make -s && ./bench 'it''s' > out"
+    line = "FOO=1 make -s && ./bench $N 'it''s' > out"
     words = runner.asked(**inputs, INPUT_ARGUMENTS="--quick --devices '0,1'", INPUT_COMMAND=line)
     assert words[:4] == ["compare", "--quiet", "fork of main and topic", "topic"]
     assert words[words.index("--gate") :] == [
