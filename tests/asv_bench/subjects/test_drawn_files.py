@@ -156,6 +156,7 @@ def test_a_random_file_is_measured_or_refused_in_a_sentence(place: Path, content
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(3600)
 @settings(AT_RANDOM, max_examples=1000)
 @given(content=FILES)
 def test_a_thousand_random_files_are_measured_or_refused(place: Path, content) -> None:
