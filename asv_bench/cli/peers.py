@@ -30,7 +30,7 @@ from asv_bench.peers.contest import (
 from asv_bench.peers.lives.life import KVTRAIL
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import ending_in_time, termination_as_interrupt
-from asv_bench.session.options import Minutes, Outputs, RequireQuiet
+from asv_bench.session.options import MOST, Minutes, Outputs, RequireQuiet
 from asv_bench.session.time_limit import TimeLimit
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
@@ -55,7 +55,9 @@ def peers(
     batch: Annotated[int | None, typer.Option(min=1, help="Sequences that run at once.")] = None,
     prompt_len: Annotated[int | None, typer.Option(min=1, help="Tokens of a prompt.")] = None,
     new_tokens: Annotated[int | None, typer.Option(min=1, help="New tokens of each.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Lives of each engine that count.")] = 3,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Lives of each engine that count.")
+    ] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Scaled-down workloads.")] = False,
     require_quiet: RequireQuiet = False,
     minutes: Minutes = None,

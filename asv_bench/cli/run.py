@@ -22,7 +22,7 @@ from asv_bench.process.machine import REFERENCE_MACHINES, chosen_device, machine
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.run.measure import measure_and_report
 from asv_bench.run.settings import RunFlags, settle
-from asv_bench.session.options import Outputs
+from asv_bench.session.options import MOST, Outputs
 from asv_bench.words import counted
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, WORKLOADS, workloads_named
 
@@ -101,7 +101,10 @@ def headline(
         str, typer.Option(help="Workloads to measure, separated by commas.")
     ] = ",".join(HEADLINE_WORKLOADS),
     processes: Annotated[
-        int, typer.Option(min=1, help="Processes for each workload; figures are their medians.")
+        int,
+        typer.Option(
+            min=1, max=MOST, help="Processes for each workload; figures are their medians."
+        ),
     ] = 5,
     quick: Annotated[
         bool, typer.Option("--quick", help="Scaled-down workloads; needs --output.")

@@ -198,17 +198,18 @@ def test_what_a_user_can_cause_is_a_sentence(
 
 
 NUMBERS = "--max-new-tokens --prompt-len --pairs --rounds --most-pairs --margin --certain"
+OTHERS = ("changes", "headline", "peers", "scheduler")
 
 
-@pytest.mark.parametrize("verb", ["compare", "bisect", "swap", "history", "changes", "scheduler"])
+@pytest.mark.parametrize("verb", ["compare", "bisect", "swap", "history", *OTHERS])
 def test_numbers_that_are_none_are_refused_by_each_option(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     known = {name for one in VERBS.commands[verb].params for name in one.opts}
-    taken = known & {*NUMBERS.split(), "--batch", "--null"}
+    taken = known & {*NUMBERS.split(), "--batch", "--null", "--processes"}
     assert taken
-    given = "abcd"[: {"swap": 4, "changes": 0, "scheduler": 0}.get(verb, 2)]
+    given = "" if verb in OTHERS else "abcd"[: 4 if verb == "swap" else 2]
     for flag in taken:
         for value in ("nan", "", "9" * 400):
             done = CliRunner().invoke(build_app(), [verb, *given, flag, value])
