@@ -28,7 +28,7 @@ _OF_TEXT = re.compile(
 _PLAIN = r"true|false|yes|no|on|off|none|auto|\$\w+|\$\{\w+\}"
 """What is no secret, whatever its name: a switch, or the name of a variable."""
 
-_ADDRESS = re.compile(r"(?<=://)[^\s/@'\"]+:[^\s/@'\"]*(?=@)|(?<=https://)[^\s/@'\"]+(?=@)")
+_ADDRESS = re.compile(r"(?<=://)[^\s/@'\"]*:[^\s/@'\"]*(?=@)|(?<=https://)[^\s/@'\"]+(?=@)")
 """In an address, who asks and the password; or a token, where nobody is named beside it."""
 _SHAPES = re.compile(
     r"\b(?:AKIA[0-9A-Z]{16}|AIza[\w-]{35}|gh[a-z]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}"

@@ -357,6 +357,7 @@ KNOWN_VALUES = {
     "NUMBER_PASSWORD": "314159",
     "DATABASE_URL": "postgres://me:hunter2@host/db",
     "PIP_INDEX_URL": "https://hunter2@host/simple",
+    "BROKER": "redis://:hunter2@host/0",
     "GIVEN": "ghp_hunter2" + 30 * "x",
 }
 PLAIN = {
