@@ -13,6 +13,7 @@ _DISTRIBUTIONS = {
     "pynvml": "nvidia-ml-py",
 }
 """Modules whose package is called otherwise."""
+_LARGE = " Without a GPU take torch's CPU build first: it saves several GB of CUDA."
 
 
 class BenchError(Exception):
@@ -64,4 +65,5 @@ def _missing_package(module: str) -> str:
     return (
         f"the package {package} is missing here; install it with `{sys.executable} -m pip install "
         f"{package}`. In a clone of kvtrail, nox installs all that the command needs."
+        f"{_LARGE if name == 'torch' else ''}"
     )

@@ -62,6 +62,7 @@ def test_a_missing_package_is_a_sentence(package: str, command: str) -> None:
     assert done.returncode == 2, said
     assert f"package {name}" in said
     assert "install" in said
+    assert ("torch's CPU build first" in said) == (package == "torch")
     assert "Traceback" not in said
 
 
