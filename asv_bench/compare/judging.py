@@ -25,7 +25,6 @@ from asv_bench.stats.paired import (
     guarded_rank_sum_p,
     hodges_lehmann,
     last_digit,
-    least_rank_sum_p,
     location_p,
     pooled_p,
     printed_digit,
@@ -47,6 +46,7 @@ class Evidence:
     digit: Floats  # the step of the figures' last digit, as a difference of logarithms
     slower_p: Floats  # one-sided, of no effect
     faster_p: Floats
+    are_apart: Bools  # whether all of one commit lie above all of the other
     # The larger of the p-values of two one-sided tests, of an effect of the margin in either
     # direction (Schuirmann 1987).
     equivalence_p: Floats
@@ -105,6 +105,7 @@ def weigh_costs(
         digit=last_digit(base, head, digit),
         slower_p=_p_values(test, base, head, pool, own),
         faster_p=_p_values(test, head, base, pool, own),
+        are_apart=(head.min(-1) > base.max(-1)) | (base.min(-1) > head.max(-1)),
         equivalence_p=np.maximum(
             _p_values(test, base - margin, head, pool, own),
             _p_values(test, head - margin, base, pool, own),
@@ -206,12 +207,11 @@ def why_open(evidence: Evidence, number: int, plan: ComparisonPlan) -> str:
     level = plan.equivalence_level(number)
     low, high = (abs(math.log1p(float(bound))) for bound in evidence.interval)
     if max(low, high) > math.log1p(plan.margin):
-        least = least_rank_sum_p(evidence.pairs)
-        if evidence.test is not Criterion.SEPARATION or evidence.p > least:
+        if not evidence.are_apart or evidence.p < 1:
             return ""
         return (
-            f"the two do not overlap, but after {evidence.pairs} pairs only a gap as wide as "
-            f"either side scatters would tell them apart"
+            f"the two do not overlap, but after {evidence.pairs} pairs only a gap that is wide "
+            f"beside what either side scatters would tell them apart"
         )
     if max(low, high) + evidence.digit > math.log1p(plan.margin):
         return (
