@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -14,6 +15,8 @@ from asv_bench.history.asv_results import write_session
 from asv_bench.history.asv_selection import STANDARD
 from asv_bench.history.histories import Histories
 from asv_bench.history.history_session import measure_commits
+from asv_bench.history.standing import stored_changes
+from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
@@ -106,6 +109,9 @@ def history(
     newest = [commit for commit in commits if commit in given][-1]
     figures = [figure for figure in measured.figures if figure.commit == newest]
     files.show(figure_table(figures, f"{short(newest)}, the last of {len(commits)}"))
+    begun = [one for one in stored_changes(histories, ())[2] if one.commit in given]
+    print_sentences(console, [one.sentence for one in begun])
+    measured.record.results["new_series"] = list(map(asdict, begun))
     console.print(f"record: {measured.record.write(files.json)}")
     if pinned:
         ratios = write_session(histories.sessions, pinned, measured.figures)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from asv_bench.measure.software import Software, other_packages
+from asv_bench.measure.software import Software, asked_otherwise, other_packages
 from asv_bench.words import first_of
 
 _PACKAGES = 6
@@ -66,6 +66,10 @@ def cell_clues(base: Software, head: Software) -> Iterator[Clue]:
         moved = [f"{name} {one or 'none'} → {other or 'none'}" for name, one, other in packages]
         text = f"Packages have other versions: {first_of(moved, _PACKAGES)}"
         yield Clue(Source.PACKAGES, names, "version", old, new, text)
+    if asked := asked_otherwise(base, head):
+        text = f"Another client asks: {first_of(asked, _PACKAGES)}"
+        old, new = (one.client.hash if one.client else "" for one in (base, head))
+        yield Clue(Source.PACKAGES, "client", "hash", old, new, text)
 
 
 def more_or_less(before: float, after: float, one: str, many: str) -> str:

@@ -71,7 +71,7 @@ class Histories:
     def require_ready(self) -> None:
         """See before measuring that its packages are here and its folders can be written."""
         require_packages("asv", "jinja2")
-        folders = ("asv", "asv-worktree", "asv-sessions", "pages", "html")
+        folders = ("asv", "asv-worktree", "asv-sessions", "asv-clients", "pages", "html")
         require_writable(*(self.folder / name / "file" for name in folders))
 
     def read(self, directory: Path | None = None) -> Results:

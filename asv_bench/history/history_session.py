@@ -9,7 +9,7 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Re
 from asv_bench.fleet.fleet import FleetOptions, hosts_json, opened_fleet, record_of
 from asv_bench.git.repository import short
 from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Figure, Results, read_benchmarks
+from asv_bench.history.beginnings import CLIENTS
 from asv_bench.history.histories import Histories, filed_under
 from asv_bench.history.life_rounds import Due, LifeRounds, Lived
 from asv_bench.measure.log import Log, conditions
@@ -113,11 +114,22 @@ class LifeResults:
             write_json(session / BENCHMARKS, {**described, "version": 2})
             write_json(session / self.machine.name / MACHINE, {**facts, "version": 1})
             for commit in dict.fromkeys([*self.readings, *self.failed]):
-                self._save(commit, described, facts, session, factors)
+                # One that failed was asked as the others were.
+                for client in self._clients([commit]) or [*self._clients(self.readings), ""][:1]:
+                    self._save(commit, client, described, facts, session, factors)
+            for cell in self.subject.cells.values():
+                if cell.client:
+                    path = self.histories.folder / CLIENTS / f"{cell.client.hash}.json"
+                    write_json(path, cell.client.to_json())
             measured = self.histories.read(session)
             for path in session.rglob("*.json"):
                 self._keep(path, self.results / path.relative_to(session))
         return measured
+
+    def _clients(self, commits: Iterable[str]) -> list[str]:
+        """The hashes of what asked the servers of commits; "": nothing did."""
+        measured = (of for one in commits for of in self.readings.get(one, {}).values())
+        return list(dict.fromkeys(one.client for of_metric in measured for one in of_metric))
 
     def _keep(self, path: Path, target: Path) -> None:
         """Keep a file of the session, results beside those of earlier sessions.
@@ -157,6 +169,7 @@ class LifeResults:
             "ram": f"{machine.memory_gib or 0:.0f} GiB",
             "gpu": machine.gpu or "none",
             "driver": machine.driver or "none",
+            **({"image": machine.image} if machine.image else {}),
         }
         if not self.subject.lists_packages:
             facts |= {"torch": machine.torch or "none", "triton": machine.triton or "none"}
@@ -172,6 +185,7 @@ class LifeResults:
     def _save(
         self,
         commit: str,
+        client: str,
         described: Mapping[str, dict[str, Any]],
         facts: Mapping[str, str],
         session: Path,
@@ -187,8 +201,14 @@ class LifeResults:
             # It runs in the ruler's own Python, which is a part of what figures are of.
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
             facts, environment = {**facts, "python": python}, f"{ENVIRONMENT_TYPE}-py{python}"
+        if client:
+            facts, environment = {**facts, "client": client}, f"{environment}-{client}"
         results = AsvResults(facts, {}, filed, self._date(commit), python, environment, {})
-        measured = self.readings.get(commit, {})
+        measured = {
+            metric: of_client
+            for metric, found in self.readings.get(commit, {}).items()
+            if (of_client := [one for one in found if one.client == client])
+        }
         rows: dict[str, dict[int, str]] = {}
         for metric in dict.fromkeys([*measured, *sorted(self.failed.get(commit, ()))]):
             name, number = self.subject.described_as(metric)

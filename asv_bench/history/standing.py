@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -30,6 +30,7 @@ from asv_bench.history.asv_results import (
     read_ratios,
     sessions_of,
 )
+from asv_bench.history.beginnings import Beginning, beginnings
 from asv_bench.history.change_points import Change, changes_in, points_of
 from asv_bench.history.histories import Histories
 from asv_bench.measure.log import Logged
@@ -68,6 +69,7 @@ class MachineHistory:
     environments: Sequence[EnvironmentFacts]  # the last one measured is the first
     sessions: SessionStarts
     ratios: Ratios
+    beginnings: Sequence[Beginning]
 
     @classmethod
     def of(
@@ -80,7 +82,8 @@ class MachineHistory:
         dates = {figure.commit: figure.committed_ms for figure in figures}
         line = histories.on_line(dates, tip)
         ratios = read_ratios(histories.sessions, name, notes)
-        return cls(name, figures, dates, *line, environments, sessions_of(figures), ratios)
+        begun = beginnings(name, figures, line[0], histories.folder)
+        return cls(name, figures, dates, *line, environments, sessions_of(figures), ratios, begun)
 
     def changes(self, figures: Sequence[Figure]) -> list[Change]:
         """Where one series in one environment moved, oldest first."""
@@ -89,8 +92,8 @@ class MachineHistory:
 
 def stored_changes(
     histories: Histories, patterns: Sequence[str], tip: str = "HEAD"
-) -> tuple[list[Change], list[str]]:
-    """The changes in the stored results, largest first, and what of these was left out.
+) -> tuple[list[Change], list[str], list[Beginning]]:
+    """The changes in the stored results, largest first; what of these was left out; new series.
 
     `patterns` are looked for in names; none: all. Raises NothingMeasured if nothing is stored.
     """
@@ -101,6 +104,7 @@ def stored_changes(
             " ".join(["no history is stored; `history` measures a range of commits.", *notes])
         )
     found: list[Change] = []
+    begun: list[Beginning] = []
     for name in sorted(results.machines):
         stored = MachineHistory.of(name, results, histories, notes, tip)
         by_series: dict[tuple[Series, EnvironmentFacts], list[Figure]] = {}
@@ -108,7 +112,9 @@ def stored_changes(
             if any(re.search(pattern, figure.series.name) for pattern in patterns or [""]):
                 by_series.setdefault((figure.series, figure.environment), []).append(figure)
         found += [change for members in by_series.values() for change in stored.changes(members)]
-    return sorted(found, key=lambda change: -abs(change.effect)), notes
+        names = {series.name for series, _ in by_series}
+        begun += [one for one in stored.beginnings if names.intersection(one.benchmarks)]
+    return sorted(found, key=lambda change: -abs(change.effect)), notes, begun
 
 
 def is_with(
@@ -283,7 +289,8 @@ class Confirming(Session):
         settings = {"benchmark": list(patterns), "branch": tip}
         super().__init__("changes", settings, subject, files, how, hosts)
         self._histories, self._choice = histories, choice
-        found, self._notes = stored_changes(histories, patterns, tip)
+        found, self._notes, self._begun = stored_changes(histories, patterns, tip)
+        self._notes += [one.sentence for one in self._begun]
         print_sentences(self._console, self._notes)
         acknowledged = read_acknowledged(histories.folder)
         self._reasons = {change: reason_for(change, acknowledged) for change in found}
@@ -403,4 +410,5 @@ class Confirming(Session):
         return {
             "interrupted": self._is_interrupted,
             "changes": [entry.to_json() for entry in self._judged()],
+            "new_series": list(map(asdict, self._begun)),
         }

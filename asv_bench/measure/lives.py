@@ -25,7 +25,7 @@ from asv_bench.measure.samples import (
     Round,
     SampleFailed,
 )
-from asv_bench.measure.software import Python, Software, Watched, software_of
+from asv_bench.measure.software import Software, Watched, cell_of
 from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import TURNS_VARIABLE, in_turns
 from asv_bench.output.progress import doing
@@ -160,7 +160,7 @@ class Lives:
         self._trying: dict[str, threading.Lock] = {}  # by commit
         self._repeats: int | None = None
         self._lock = threading.Lock()
-        self._pythons: dict[str, Python | None] = {}
+        self._watched: dict[str, Watched] = {}
         self._known: dict[str, Software] = {}
         self._looked: dict[str, int] = {}
         self.cells: dict[str, Software] = {}
@@ -265,6 +265,7 @@ class Lives:
                 absence = figures.absences.get(name, _NOTHING)
                 raise SampleFailed(commit, (name,), absence.reason)
         spent = time.time() - started
+        cell = self._known.get(commit)
         return {
             name: Reading(
                 commit=commit,
@@ -276,6 +277,7 @@ class Lives:
                 process_s=spent,
                 gpu=gpu,
                 pairs=self._life.pairs,
+                client=cell.client.hash if cell and cell.client else "",
             )
             for name in names
         }
@@ -321,7 +323,7 @@ class Lives:
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None
         finally:
             if watched is not None:
-                self._pythons[commit] = watched.python
+                self._watched[commit] = watched
                 self._look(commit, laid, place)
         with self._lock:
             if self._repeats is None and WALL in figures.values:
@@ -340,11 +342,11 @@ class Lives:
     def _look(self, commit: str, laid: Laid, place: Place) -> None:
         """Note what a variant runs with; any setup since may have changed what it imports."""
         setups = len(self._tried) if self._work.table.setup else 0
-        if commit not in self._pythons or self._looked.get(commit) == setups:
+        if commit not in self._watched or self._looked.get(commit) == setups:
             return
         self._looked[commit] = setups
-        told, own = self._setting(laid, place, {}).variables, self._work.table.env
-        found = software_of(self._pythons[commit], laid, told, self._processes, own)
+        told, table = self._setting(laid, place, {}).variables, self._work.table
+        found = cell_of(self._watched[commit], laid, told, self._processes, table)
         if known := self._known.get(commit):
             found = replace(known, elsewhere={**known.elsewhere, **found.elsewhere})
         self.cells[commit] = self._known[commit] = found

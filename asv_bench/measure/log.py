@@ -215,7 +215,8 @@ def file_of(settings: Mapping[str, Any], folder: Path, name: str) -> Path:
 
 def conditions(record: Record) -> dict[str, Any]:
     """What decides, beside the settings, whether figures can be taken together."""
-    names = ("name", "cpu", "cores", "gpu", "driver", "python", "torch", "triton", "cuda")
+    hardware = ("name", "cpu", "cores", "gpu", "driver", "image")
+    names = (*hardware, "python", "torch", "triton", "cuda")
     machine = {name: getattr(record.machine, name) for name in names}
     return {"machine": machine, "threads": record.threads, "ruler": ruler()}
 

@@ -106,6 +106,7 @@ class Reading:
     process_s: Count  # how many seconds the process ran
     gpu: GpuConditions | None = None  # the GPU meanwhile; None on a CPU
     pairs: int = 1  # through which its server lived, whose start counts once
+    client: str = ""  # a hash of the client's environment, where a server is asked
 
     def __post_init__(self) -> None:
         # A count may be 0; a pair of readings may not.

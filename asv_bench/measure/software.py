@@ -1,4 +1,4 @@
-"""The software of a variant: what else, beside its files, its lives ran with.
+"""The software of a variant: what else, beside its files, its lives ran with, and what asked them.
 
 Running processes are asked which Python they are, not the line that starts them. Two commits that
 are installed one after the other into one environment, or an editable install of the user's own
@@ -8,26 +8,32 @@ looked at, too.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
 import threading
+import time
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from asv_bench.errors import Refused
 from asv_bench.git.repository import short
+from asv_bench.measure.command_line import PythonCommand, filled
 from asv_bench.measure.launcher import descendants, stat_of
 from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
 from asv_bench.measure.trees import Laid
 from asv_bench.output.redaction import is_secret
+from asv_bench.subjects.pinned import digest_of
+from asv_bench.subjects.subject_file import SubjectTable
 from asv_bench.words import first_of
 
 _QUESTION = """
@@ -65,6 +71,9 @@ _FOLDERS = ("KVTRAIL_TREE", "KVTRAIL_OUT", "KVTRAIL_SUBJECT")
 _PACKAGES = ("*", "*/*", "*/*/*")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\b")
 _SECONDS = 60.0
+_LARGE_BYTES = 2**28
+_BETWEEN = re.compile(r"[\s'\";&|()]+")
+"""Between the words of a line for a shell."""
 _PYTHON = re.compile(r"(python|pypy)[\d.]*[a-z]*")
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.001, 0.05
 """Between two looks: short at first, as a Python may live for a few milliseconds only."""
@@ -85,11 +94,32 @@ class Software:
     sets; none that hold secrets."""
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     """Modules of the variant's files that its lives import from elsewhere, and from where."""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    """Programs and other files that the command names, each with a hash, but for the commit's own:
+    only those are among them that are pinned."""
+    made: Collection[str] = ()
+    """Those of the packages that setup put into the variant's own folder."""
+    client: Software | None = None
+    """What asked the server, where there is one."""
+
+    @property
+    def hash(self) -> str:
+        """Of interpreter, packages and programs, without what setup made of the commit."""
+        packages = sorted(one for one in self.packages.items() if one[0] not in self.made)
+        content = self.program, packages, sorted(self.programs.items())
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    @property
+    def program(self) -> str | None:
+        """The interpreter's name."""
+        return self.interpreter and Path(self.interpreter).name
 
     def to_json(self) -> dict[str, Any]:
         """The software as JSON-ready values; of the interpreter only its name, of paths nothing."""
-        content = {**asdict(self), "interpreter": self.interpreter and Path(self.interpreter).name}
-        del content["elsewhere"]
+        client = self.client and self.client.to_json()
+        told = {"interpreter": self.program, "hash": self.hash, "client": client}
+        content = {**asdict(self), **told}
+        del content["elsewhere"], content["made"]
         return content
 
 
@@ -101,7 +131,14 @@ class Python:
     words: Sequence[str]  # what follows its name
     folder: str
     variables: Mapping[str, str]
+    asks: bool = False  # whether it is a client's
     ticks: int = 0
+
+    @classmethod
+    def of(cls, command: PythonCommand, job: Job) -> Python:
+        """The Python that a command starts."""
+        words = (*command.options, *command.words)
+        return cls(command.program, words, str(job.folder), job.variables)
 
     @property
     def first_on_path(self) -> str:
@@ -119,20 +156,22 @@ class Python:
 class Watched(Processes):
     """Starts the commands of one life as others do, and sees which Python the first of them runs.
 
-    `python` is the one that worked most, of several that run in turns or in each other; None where
-    none was seen so far.
+    Where the first is a server, other commands ask it; their Python is seen, too.
     """
 
     def __init__(self, processes: Processes) -> None:
         super().__init__()
         self._processes = processes
-        self._has_begun = False
         self._pythons: dict[int, Python] = {}
+        self._asking: set[int] = set()  # what started clients
+        self.begun = time.time()
+        self.first: Job | None = None
+        self.client: Job | None = None
 
-    @property
-    def python(self) -> Python | None:
-        """See the class."""
-        worked, pythons = Counter[str](), list(self._pythons.values())
+    def python(self, *, asks: bool = False) -> Python | None:
+        """The one that worked most, of several that ran in turns or in each other; None: none."""
+        worked = Counter[str]()
+        pythons = [one for one in list(self._pythons.values()) if one.asks == asks]
         for one in pythons:
             worked[one.program] += one.ticks
         return max(pythons, key=lambda one: worked[one.program], default=None)
@@ -141,14 +180,16 @@ class Watched(Processes):
     def started(self, job: Job) -> Iterator[Started]:
         """See `Processes`."""
         with self._processes.started(job) as process:
-            if self._has_begun:
+            if self.first is None:
+                self.first = job
+            elif job.command != self.first.command:
+                self.client = job
+                self._asking.add(process.process)
+            else:
                 yield process
                 return
-            self._has_begun = True
             if job.preload and (fork := process.command) is not None:
-                words = (*fork.options, *fork.words)
-                forked = Python(fork.program, words, str(job.folder), job.variables)
-                self._pythons[process.process] = forked
+                self._pythons[process.process] = Python.of(fork, job)
             ended = threading.Event()
             watching = threading.Thread(target=self._watch, args=(process.process, ended))
             watching.start()
@@ -184,7 +225,8 @@ class Watched(Processes):
         known = self._pythons.get(number)
         # A process may change its name, and then no longer says how it was called.
         if known is None or program != executable:
-            self._pythons[number] = known = Python(program, words, where, variables)
+            known = Python(program, words, where, variables, launcher in self._asking)
+            self._pythons[number] = known
         known.ticks = sum(map(int, stat_of(number)[11:13]))
 
 
@@ -198,16 +240,67 @@ def _program(word: str, executable: str, variables: dict[str, str], folder: str)
     return executable
 
 
+def cell_of(
+    watched: Watched,
+    laid: Laid,
+    told: Mapping[str, str],
+    processes: Processes,
+    table: SubjectTable,
+) -> Software:
+    """The software of a variant whose first life was watched, and of what asked its server."""
+    python, asking = watched.python(), watched.python(asks=True)
+    found = software_of(python, laid, told, processes, table.env)
+    programs, of_client = (
+        dict(_files_in(job, laid, table.pinned, watched.begun)) if job else {}
+        for job in (watched.first, watched.client)
+    )
+    if watched.client is None:
+        return replace(found, programs=programs)
+    # On a busy machine a short life may not be seen.
+    called = PythonCommand.of(watched.client.command, watched.client.variables)
+    if asking is None and called is not None:
+        asking = Python.of(called, watched.client)
+    is_apart = asking is not None and (python is None or python.program != asking.program)
+    client = software_of(asking, laid, {}, processes, is_apart=is_apart)
+    return replace(found, programs=programs, client=replace(client, programs=of_client))
+
+
+def _files_in(
+    job: Job, laid: Laid, pinned: Sequence[str], begun: float
+) -> Iterator[tuple[str, str]]:
+    """The files that a command names, each with a hash.
+
+    Left out are the commit's own that are not pinned, what its setup made, what was written since
+    the life began, and large files.
+    """
+    line = job.command
+    for word in _BETWEEN.split(line) if isinstance(line, str) else line:
+        word, path = filled(word, job.variables), job.variables.get("PATH", os.defpath)
+        called = shutil.which(word, path=path) if "/" not in word else None
+        place = Path(os.path.normpath(job.folder / (called or word)))
+        with suppress(OSError, ValueError, Refused):
+            if _lies_in(place, laid.top):
+                inside = [one for one in pinned if _lies_in(place, laid.top / one)]
+                yield from [(one, digest_of(laid.top / one)) for one in inside]
+            elif not _lies_in(place, laid.out) and place.is_file():
+                state = place.stat()
+                if state.st_size < _LARGE_BYTES and state.st_mtime < begun:
+                    yield place.name, digest_of(place.resolve())
+
+
 def software_of(
     python: Python | None,
     laid: Laid,
     told: Mapping[str, str],
     processes: Processes,
     own: Collection[str] = (),
+    *,
+    is_apart: bool = False,
 ) -> Software:
     """The software of a life that ran this Python, and that was told these variables.
 
-    `own` are the variables that the subject's file sets.
+    `own` are the variables that the subject's file sets. With `is_apart` the Python is that of a
+    client alone, so that a release of the project in it is a part of the client.
     """
     # Folders are this machine's, and of no meaning on another.
     folders = {name: told.get(name, "") for name in _FOLDERS}
@@ -222,14 +315,16 @@ def software_of(
     if python is None or answer is None:
         return Software(None, {}, variables)
     named = project_names(laid.top)
-    seen = named | project_names(laid.tree)
+    seen = set() if is_apart else named | project_names(laid.tree)
     packages: dict[str, str] = {}
+    made: list[str] = []
     for name, version, origin, place in answer[0]:
         # Of two with one name, the first is imported.
         if name and version and _canonical(name) not in seen:
             seen.add(_canonical(name))
             if not any(_lies_in(one, laid.top) for one in (place, _built_from(origin))):
                 packages[name] = version
+                made += [name] if _lies_in(place, laid.out) else []
     elsewhere = {
         name: place
         for name, place in answer[1].items()
@@ -237,7 +332,8 @@ def software_of(
         # A copy among packages counts where the files are packaged under that name.
         and ("-packages" not in place or name.lower() in named)
     }
-    return Software(_named(python.program, folders), packages, variables, elsewhere)
+    program = _named(python.program, folders)
+    return Software(program, packages, variables, elsewhere, made=tuple(made))
 
 
 def other_packages(base: Software, head: Software) -> Iterator[tuple[str, str | None, str | None]]:
@@ -253,12 +349,35 @@ def other_packages(base: Software, head: Software) -> Iterator[tuple[str, str | 
 
 
 def differences(base: Software, head: Software) -> list[str]:
-    """A sentence where two variants ran with other packages."""
-    moved = [
-        f"{name} {before or 'none'} → {after or 'none'}"
-        for name, before, after in other_packages(base, head)
+    """Sentences where two variants ran with other packages, or other clients asked them."""
+    moved = _moves(other_packages(base, head))
+    said = [f"Base and head ran with other packages: {first_of(moved, 8)}."] if moved else []
+    if asked := asked_otherwise(base, head):
+        said.append(f"Other clients asked base and head: {first_of(asked, 8)}.")
+    return said
+
+
+def asked_otherwise(base: Software, head: Software) -> list[str]:
+    """What differs between the clients of two variants, and not between these."""
+    if base.client is None or head.client is None:
+        return []
+    moved = _moves(other_packages(base, head))
+    return [one for one in other_client(base.client, head.client) if one not in moved]
+
+
+def other_client(before: Software, after: Software) -> list[str]:
+    """What differs between two clients, in words."""
+    moved = _moves(other_packages(before, after))
+    if before.program != after.program:
+        moved.insert(0, f"{before.program or 'no Python'} → {after.program or 'no Python'}")
+    names = sorted({*before.programs, *after.programs})
+    return moved + [
+        f"another {name}" for name in names if before.programs.get(name) != after.programs.get(name)
     ]
-    return [f"Base and head ran with other packages: {first_of(moved, 8)}."] if moved else []
+
+
+def _moves(packages: Iterable[tuple[str, str | None, str | None]]) -> list[str]:
+    return [f"{name} {before or 'none'} → {after or 'none'}" for name, before, after in packages]
 
 
 def _named(value: str, folders: Mapping[str, str]) -> str:
@@ -291,7 +410,7 @@ def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
-def _lies_in(path: str | None, folder: Path) -> bool:
+def _lies_in(path: str | Path | None, folder: Path) -> bool:
     return path is not None and any(
         Path(path).is_relative_to(one) for one in (folder, folder.resolve())
     )

@@ -161,6 +161,8 @@ def _packed(views: Sequence[MachineView], commit_url: str) -> str:
 
 def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
     places, series = view.places, graph.series
+    begun = [one for one in view.stored.beginnings if series.name in one.benchmarks]
+    began = {(*one.environment.items(),): one.changed for one in begun}
     # It finds this series alone, and its texts with quotes around them.
     values = ", ".join(rf"['\"]?{re.escape(value)}['\"]?" for _, value in series.params)
     pattern = re.escape(series.benchmark) + (rf"\({values}\)" if values else "")
@@ -174,6 +176,7 @@ def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
         "lines": [
             {
                 "environment": environment,
+                "began": began.get(view.stored.environments[environment], ""),
                 "places": list(line),
                 # Medians, and their lower and upper quartiles.
                 "levels": list(zip(*map(_levels, line.values()), strict=True)),

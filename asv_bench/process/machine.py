@@ -23,6 +23,8 @@ from asv_bench.errors import Refused
 from asv_bench.process.gpu import GpuState, GpuUse, gpu_facts, gpu_use, visible_gpus
 
 MACHINE_VARIABLE = "KVTRAIL_MACHINE"
+_IMAGE_VARIABLES = ("KVTRAIL_IMAGE", "CI_JOB_IMAGE")
+"""Name the image of the container, the first that is set; the second one by GitLab."""
 OWN_PREFIX = "own-"
 REFERENCE_MACHINES = {"h200": ("NVIDIA H200", 16), "cpu-2core": (None, 2)}
 """Machines whose results git keeps: their only GPU, which torch can use, and their cores."""
@@ -60,6 +62,7 @@ class MachineFacts:
     sm_clock_max_mhz: int | None = None
     memory_clock_max_mhz: int | None = None
     power_limit_w: float | None = None
+    image: str | None = None
     state: GpuState | None = None
 
     @property
@@ -88,6 +91,7 @@ def machine_facts() -> MachineFacts:
         triton=_version("triton"),
         numpy=_version("numpy"),
         cuda=versions.get("cuda"),
+        image=next(filter(None, map(os.environ.get, _IMAGE_VARIABLES)), None),
         **gpu_facts(),
     )
     return replace(unnamed, name=machine_name(unnamed, os.environ.get(MACHINE_VARIABLE)))

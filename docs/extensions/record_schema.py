@@ -39,6 +39,9 @@ class Machine(Closed):
     power_limit_w: Annotated[float | None, Meta(description="Power limit, W.")]
     state: Annotated[dict[str, Any] | None, Meta(description="The GPU's state at the start.")]
     reference: Annotated[bool, Meta(description="Whether git keeps results of this machine.")]
+    image: Annotated[str | None, Meta(description="Of the container, as KVTRAIL_IMAGE says.")] = (
+        None
+    )
 
 
 class Comparison(Closed):
@@ -103,6 +106,15 @@ class Cell(Closed):
     variables: Annotated[
         dict[str, str], Meta(description="Variables that change how such programs run; no secrets.")
     ]
+    programs: Annotated[
+        dict[str, str], Meta(description="Files that the command names, with hashes.")
+    ] = {}
+    hash: Annotated[
+        str, Meta(description="Of interpreter, packages and programs, but what setup made.")
+    ] = ""
+    client: Annotated[
+        dict[str, Any] | None, Meta(description="The same of the server's client; null without.")
+    ] = None
 
 
 class Reading(Closed):
@@ -121,6 +133,7 @@ class Reading(Closed):
     pairs: Annotated[
         int, Meta(description="Through which its server lived, whose start counts once.")
     ] = 1
+    client: Annotated[str, Meta(description="The hash of the server's client; empty without.")] = ""
 
 
 class Pair(Closed):

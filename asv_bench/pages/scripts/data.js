@@ -2,11 +2,11 @@
 // The figures that the page carries (asv_bench/pages/site.py), and texts made of them.
 
 /**
- * @typedef {{environment: number, values: (number|null)[], low: (number|null)[],
+ * @typedef {{environment: number, began: string, values: (number|null)[], low: (number|null)[],
  *   high: (number|null)[], processes: (number|null)[], sessions: (number|null)[],
  *   measured: number[], failed: number[]}} Line
  *   One environment's figures, a value for each commit of the machine; null where there is none.
- *   `measured` and `failed` are places.
+ *   `measured` and `failed` are places, `began` is what changed where it is not the first line.
  * @typedef {{key: string, group: string, title: string, unit: string, better: string,
  *   metric: string, lines: Line[], changes: object[], verdicts: object[]}} Graph
  * @typedef {{name: string, commits: number[], sessions: number[], environments: string[],
@@ -35,7 +35,7 @@ function unpackLine(packed, length) {
   };
   const [values, low, high] = packed.levels.map(spread);
   return {
-    environment: packed.environment, values, low, high,
+    environment: packed.environment, began: packed.began, values, low, high,
     processes: spread(packed.processes), sessions: spread(packed.sessions),
     measured: packed.places.filter((place) => values[place] !== null),
     failed: packed.places.filter((place) => values[place] === null),

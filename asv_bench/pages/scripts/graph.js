@@ -266,6 +266,7 @@ class Plot {
         : "one process",
       [commit.author, commit.date === null ? "" : moment(commit.date)].filter(Boolean).join(", "),
       session ? `session of ${moment(machine.sessions[session - 1], true)}, ${host}` : host,
+      line.began && place === line.measured[0] ? `A new series begins: ${line.began}` : "",
       ...graph.changes.filter((change) => change.at === place).map((change) => `Change: ${change.text}`),
       ...graph.verdicts.filter((one) => one.at === place).map((one) => one.text),
     ].filter(Boolean);

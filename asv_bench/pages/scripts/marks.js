@@ -92,11 +92,9 @@ class Marks {
         number > 0 && line.sessions[place] !== line.sessions[line.measured[number - 1]]));
   }
 
-  /** Where the line of another host, or of other versions, begins; and what is other. */
+  /** Where the line of another client, driver or other versions begins; and what is other. */
   hostPlaces() {
-    return this.owner.graph.lines.slice(1)
-      .filter((line) => line.measured.length)
-      .map((line) => [line.measured[0], this.owner.machine.environments[line.environment]]);
+    return this.owner.graph.lines.filter((line) => line.began).map((line) => [line.measured[0], line.began]);
   }
 
   legend() {

@@ -85,7 +85,9 @@ def test_environments_have_lines_of_their_own(tmp_path: Path) -> None:
     [graph] = figures_in(page)["machines"][0]["graphs"]
     # That which was measured last stands last.
     assert [line["levels"][0] for line in graph["lines"]] == [[0.001], [0.002]]
+    assert [line["began"] for line in graph["lines"]] == ["", "python 3.11 → 3.12"]
     assert "Measured with python 3.12; python 3.11." in texts_of(page)
+    assert "a new series begins at aaaaaaaa, as this changed: python 3.11 → 3.12" in texts_of(page)
 
 
 def test_the_page_says_what_failed_and_what_was_left_out(

@@ -261,6 +261,28 @@ def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
     assert "2 of 2 devices have measured no commit that others have" in said.text
 
 
+def test_lives_that_another_client_asked_are_of_another_series(
+    history, toy: DeclaredRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = itertools.cycle(["first", "second", "first"])
+    whole = Lives.round
+
+    def asked(self: Lives, cells: list[str], **options):
+        [readings] = whole(self, cells, **options).readings
+        client = next(clients)
+        return Round((0,), ({name: replace(one, client=client) for name, one in readings.items()},))
+
+    monkeypatch.setattr(Lives, "round", asked)
+    said = history("HEAD^!", 3, "--metric", "step_ms")
+    stored = read_results(kept / "asv").figures
+    assert sorted((dict(one.environment)["client"], len(one.samples)) for one in stored) == [
+        ("first", 2),
+        ("second", 1),
+    ]
+    [begun] = said.record["results"]["new_series"]
+    assert re.fullmatch("client (first → second|second → first)", begun["changed"])
+
+
 def test_a_second_session_stands_beside_the_first(
     history, toy: DeclaredRepository, kept: Path
 ) -> None:
