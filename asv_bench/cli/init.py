@@ -29,6 +29,7 @@ name = {name}
 # One life: a fresh process in the commit's files; wall and CPU time and memory are measured.
 measure = {measure}
 timeout_s = 600
+# Where others use the cores as well, compare CPU time: `kvtrail compare HEAD~1 HEAD --metric cpu_s`
 # GPUs that a life needs; 0: it sees none. Without the key it sees what you see.
 {devices}
 # $KVTRAIL_TREE, $KVTRAIL_OUT, $KVTRAIL_RESULT and $KVTRAIL_LABEL are set; more of your own:

@@ -42,6 +42,7 @@ def test_the_script_that_measures_is_found(tmp_path: Path, begun) -> None:
     assert content.subject.env == {"PYTHONPATH": "$KVTRAIL_OUT"}
     assert "an asv suite lies here too: --subject asv.conf.json measures it" in said
     assert "each measurement runs `sh bench.sh`, after `python -m pip install" in said
+    assert "compare HEAD~1 HEAD --metric cpu_s`" in (toy.root / "kvtrail.toml").read_text()
     assert toy.git("for-each-ref") == before
     with pytest.raises(Refused, match="exists already"):
         begun(toy.root)
