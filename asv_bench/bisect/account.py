@@ -104,7 +104,8 @@ def answer_lines(finding: Finding, commits: Mapping[str, Commit]) -> list[str]:
             for one in named
         ]
     lines += [
-        f"{short(one.head)} against {short(one.base)}, before it: {compared(one)}."
+        f"{short(one.head)} against {short(one.base)}, before it: "
+        f"{'; '.join(filter(None, [compared(one), one.reason.removesuffix('.')]))}."
         for one in finding.confirmations
     ]
     lines += filter(None, [finding.remark])

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from asv_bench.compare.builds import builds_say
 from asv_bench.compare.plan import LEAST_CAP, LEAST_FOR_LOCATION, ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.measure.samples import Pair
@@ -63,6 +64,9 @@ def advice(
     """A sentence for an inconclusive answer: what a verdict takes here; empty where unknown."""
     is_open = answer.verdict is Verdict.INCONCLUSIVE and answer.effect is not None
     if answer.control or not is_open or len(pairs) < _FEWEST:
+        return ""
+    # Of what some builds show alone, more pairs of the same builds show as much.
+    if builds_say(pairs, plan, answer.verdict)[0]:
         return ""
     effect = answer.effect or 0.0
     shown = percentage(effect, 1, signed=True)

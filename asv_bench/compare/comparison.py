@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from asv_bench.compare.builds import builds_say
 from asv_bench.compare.controls import why_void
 from asv_bench.compare.judging import Evidence, judge, weigh, why_open
 from asv_bench.compare.noise_pools import NoisePools, Pool
@@ -275,9 +276,10 @@ class CommitComparison:
             turns = self._design.turns
             verdicts |= judge(family, number, before, self._plan, self.margins, turns)
         for name, verdict in verdicts.items():
-            if verdict.is_clear or is_last:
+            plan = self._plan.for_one(name, self.margins)
+            _, is_settled = builds_say(enough[name], plan, verdict)
+            if verdict.is_clear or is_last or is_settled:
                 entry = evidence[name]
-                plan = self._plan.for_one(name, self.margins)
                 reason = "" if verdict.is_clear else why_open(entry, number, plan)
                 self._close(name, enough[name], verdict, reason, entry)
         for name in used.keys() - enough.keys():
@@ -296,7 +298,9 @@ class CommitComparison:
         reason: str,
         evidence: Evidence | None = None,
     ) -> None:
-        """Give a benchmark its answer."""
+        """Give a benchmark its answer, with what its builds say."""
+        of_builds, _ = builds_say(pairs, self._plan.for_one(name, self.margins), verdict)
+        reason = ". ".join(filter(None, [of_builds, reason]))
         self._cases[name].answer = self._answer(name, pairs, verdict, reason, evidence)
 
     def _answer(

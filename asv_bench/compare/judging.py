@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from asv_bench.compare.builds import ALIKE, ENOUGH, Builds, are_apart, builds_of, levels_of
 from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
@@ -75,7 +76,9 @@ def weigh(
     figures = [one.value for pair in pairs for one in (pair.base, pair.head)]
     is_exact = is_counted and all(figure % 1 == 0 for figure in figures)
     digit = 0.0 if is_exact else printed_digit(figures)
-    return weigh_costs(base, head, plan, test, np.asarray(pool, np.float64), own, digit)
+    entry = weigh_costs(base, head, plan, test, np.asarray(pool, np.float64), own, digit)
+    builds = builds_of(pairs)
+    return entry if builds is None else over_builds(entry, base, head, builds, plan)
 
 
 def weigh_costs(
@@ -110,6 +113,33 @@ def weigh_costs(
             _p_values(test, base - margin, head, pool, own),
             _p_values(test, head - margin, base, pool, own),
         ),
+    )
+
+
+def over_builds(
+    entry: Evidence, base: Floats, head: Floats, builds: Builds, plan: ComparisonPlan
+) -> Evidence:
+    """What is left of evidence where builds are a level above lives: all of them must show it."""
+    before, after = levels_of(base, builds), levels_of(head, builds)
+    count = before.shape[-1]
+    if count == len(builds) >= ENOUGH:
+        return entry  # Each life is of a build of its own.
+    if count >= ENOUGH:
+        low, high, _ = shift_interval(after - before, plan.confidence)
+    else:
+        low, high = after.min(-1) - before.max(-1), after.max(-1) - before.min(-1)
+    margin, level, alike = math.log1p(plan.margin), plan.alpha / 2.0, plan.equivalence_alpha
+    is_alike = are_apart(before - margin, after, alike, ALIKE)
+    is_alike &= are_apart(after - margin, before, alike, ALIKE)
+    return replace(
+        entry,
+        interval=(
+            np.minimum(entry.interval[0], np.expm1(low)),
+            np.maximum(entry.interval[1], np.expm1(high)),
+        ),
+        slower_p=np.where(are_apart(before, after, level), entry.slower_p, 1.0),
+        faster_p=np.where(are_apart(after, before, level), entry.faster_p, 1.0),
+        equivalence_p=np.where(is_alike, entry.equivalence_p, 1.0),
     )
 
 

@@ -90,7 +90,8 @@ class Repair:
             f": the culprit is {its_parent}",
             f": the head is {_said(remainder, 'the parent')}",
         )
-        reason = next((one.reason for one in (regression, remainder, repair) if one.reason), "")
+        unclear = (one for one in (regression, remainder, repair) if not one.verdict.is_clear)
+        reason = next((one.reason for one in unclear if one.reason), "")
         back = ""
         if self.back is not None:
             low, high = (percentage(bound, 0) for bound in self.back.interval)

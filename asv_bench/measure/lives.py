@@ -7,6 +7,7 @@ import os
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -137,7 +138,7 @@ class Lives:
     the wall or CPU time of a short command is compared, the command runs several times for a
     reading, which is the least of them: what else the machine does only ever adds time. The lives
     of a round run one after another, but two of them in turns where they can; then the windows in
-    which neither was disturbed count.
+    which neither was disturbed count. Of several builds each round takes the next, of all cells.
 
     Metrics of a life that `work` does not name are kept in `others`.
     """
@@ -159,6 +160,7 @@ class Lives:
         self._tried: dict[str, tuple[Laid, dict[str, Absence]] | CommitUnusable] = {}
         self._trying: dict[str, threading.Lock] = {}  # by commit
         self._repeats: int | None = None
+        self._rounds: Counter[tuple[tuple[str, ...], str]] = Counter()  # by cells and device
         self._lock = threading.Lock()
         self._watched: dict[str, Watched] = {}
         self._known: dict[str, Software] = {}
@@ -201,11 +203,12 @@ class Lives:
         readings: list[dict[str, Reading]] = [{} for _ in cells]
         measured = Round(places, tuple(readings))
         failures: list[SampleFailed] = []
+        build = self._next_build(cells, device)
         lacking = {name for cell in cells for name in self.prepare(cell, device)}
         wanted = [name for name in metrics or self._metrics if name not in lacking]
         for names in self._life.groups(wanted):
             try:
-                lived = self._side_by_side([cells[one] for one in places], names, device)
+                lived = self._side_by_side([cells[one] for one in places], names, device, build)
             except SampleFailed as failure:
                 failures.append(failure)
                 continue
@@ -219,16 +222,25 @@ class Lives:
     def _place(self, device: str | None) -> Place:
         return self._places[device or self.devices[0]]
 
+    def _next_build(self, cells: Sequence[str], device: str | None) -> int | None:
+        """Which builds a round takes, so that each of them meets every order of the cells."""
+        count, key = self._work.table.builds, (tuple(cells), device or self.devices[0])
+        number = self._rounds[key] + self.devices.index(key[1])
+        self._rounds[key] += 1
+        # Orders repeat after four rounds.
+        shift = 2 * (number // count) if count % 4 == 0 else 0
+        return (number + shift) % count if count > 1 else None
+
     def _side_by_side(
-        self, cells: Sequence[str], names: Sequence[str], device: str | None
+        self, cells: Sequence[str], names: Sequence[str], device: str | None, build: int | None
     ) -> list[dict[str, Reading]]:
         """Readings of lives in this order; two take turns where they can."""
         place = self._place(device)
         if len(cells) != 2 or not self._life.takes_turns(names):
-            return [self._readings(cell, names, place) for cell in cells]
+            return [self._readings(cell, names, place, build) for cell in cells]
         shared = place if self._life.has_windows else place.for_turns()
         first, second = in_turns(
-            lambda number, variables: self._readings(cells[number], names, shared, variables)
+            lambda number, told: self._readings(cells[number], names, shared, build, told)
         )
         # Another share of the windows than the middle is asked for as it is.
         takes = {} if self._life.has_windows else self._metrics
@@ -245,10 +257,11 @@ class Lives:
         commit: str,
         names: Sequence[str],
         place: Place,
+        build: int | None,
         variables: Mapping[str, str] | None = None,
     ) -> dict[str, Reading]:
         """What a life gives of a group of metrics, told by some variables more."""
-        laid = self._laid(commit)
+        laid = self._laid(commit, build or 0)
         self._look(commit, laid, place)
         started = time.time()
         is_time_alone = self._metrics.keys() <= _TIMES and not self._life.has_windows
@@ -278,6 +291,7 @@ class Lives:
                 gpu=gpu,
                 pairs=self._life.pairs,
                 client=cell.client.hash if cell and cell.client else "",
+                build=build,
             )
             for name in names
         }
@@ -318,6 +332,8 @@ class Lives:
             with doing(f"warming up {short(commit)}"):
                 setting = self._setting(laid, place, {TRIAL_VARIABLE: "1"}, watched)
                 figures, _ = self._live(setting, place, names)
+                for other in laid.others:
+                    self._live(self._setting(other, place, {TRIAL_VARIABLE: "1"}), place, names)
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
             raise CommitUnusable(commit, str(failure), is_lacking=is_lacking) from None
@@ -380,11 +396,14 @@ class Lives:
         variables = laid.environment(self._work.table, **place.variables(), **told)
         return Setting(laid, variables, place.cores, processes or self._processes)
 
-    def _laid(self, commit: str) -> Laid:
+    def _laid(self, commit: str, build: int) -> Laid:
         tried = self._tried[commit]
         assert not isinstance(tried, CommitUnusable)
-        # Of many setups the cache forgets the oldest.
-        return tried[0] if tried[0].tree.is_dir() else self._lay_out(commit)
+        laid = tried[0]
+        if not (laid, *laid.others)[build].tree.is_dir():
+            # Of many setups the cache forgets the oldest.
+            laid = self._lay_out(commit)
+        return (laid, *laid.others)[build]
 
     def _keep_others(self, commit: str, figures: Figures) -> None:
         """What is not compared is shown beside the answer."""

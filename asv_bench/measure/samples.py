@@ -107,6 +107,7 @@ class Reading:
     gpu: GpuConditions | None = None  # the GPU meanwhile; None on a CPU
     pairs: int = 1  # through which its server lived, whose start counts once
     client: str = ""  # a hash of the client's environment, where a server is asked
+    build: int | None = None  # which of its builds it ran, from 0; None: there is one alone
 
     def __post_init__(self) -> None:
         # A count may be 0; a pair of readings may not.

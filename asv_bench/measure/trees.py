@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from asv_bench.git.repository import GitError, kind_of, short
@@ -29,6 +29,8 @@ CANNOT_BE_MEASURED = 125
 SUBJECT = "KVTRAIL_SUBJECT"
 """Tells setup and lives the folder of the subject's file."""
 _KEPT_SETUPS = 64
+_PATH_STEP, _ENVIRONMENT_STEP = 5, 37
+"""Characters by which folders and environments of builds differ: odd, as alignments are even."""
 _DONE, _LOCKS = "done", "locks"
 
 
@@ -41,6 +43,9 @@ class Laid:
     out: Path  # the folder for what its setup makes
     label: str
     delay: Delay | None = None
+    build: int = 0  # which one of its setup's builds it is
+    others: tuple[Laid, ...] = ()
+    """Those of the same variant that were built beside this one, where several are compared."""
 
     def follow(self, command: str | tuple[str, ...]) -> str | tuple[str, ...]:
         """A command whose wall time is measured, with the delay that is planted in it."""
@@ -53,6 +58,7 @@ class Laid:
             "KVTRAIL_OUT": str(self.out),
             "KVTRAIL_LABEL": self.label,
             **(self.delay.variables() if self.delay else {}),
+            **({"KVTRAIL_PADDING": "x" * _ENVIRONMENT_STEP * self.build} if self.build else {}),
             **more,
         }
         if SUBJECT in table.env:
@@ -64,7 +70,8 @@ class Laid:
 
 @dataclass
 class Trees:
-    """Lays out variants and runs their setup, once for those that differ in a delay only.
+    """Lays out variants and runs their setup, once for those that differ in a delay only, or as
+    often as `table` asks for builds, each time in another folder.
 
     Without a setup they lie in a scratch folder and go with it. With one they stay in the cache,
     under the files, the setup and its variables, so that the next command finds them made.
@@ -80,20 +87,24 @@ class Trees:
     remarks: list[str] = field(init=False, default_factory=list)
 
     def lay_out(self, name: str) -> Laid:
-        """The folder of a variant, with its setup made.
+        """The folder of a variant, with its setup made; others are of its further builds.
 
         Raises CommitUnusable where git cannot write its files, it lacks the subject's folder, or
         its setup fails.
         """
+        first, *others = (self._lay_out(name, build) for build in range(self.table.builds))
+        return replace(first, others=tuple(others))
+
+    def _lay_out(self, name: str, build: int) -> Laid:
         variant = self.variant_of(name)
         if not self.table.setup:
             key = f"{variant.commit} {variant.label}"
             folder = self.scratch / hashlib.sha256(key.encode()).hexdigest()[:16]
             said = [] if folder.exists() else self._write(name, variant, folder)
         else:
-            folder = CACHE / self._key(variant)
+            folder = CACHE / (self._key(variant) + "-" * (_PATH_STEP * build))
         top = folder / "tree"
-        laid = Laid(top, top / self.folder, folder / "out", variant.label, variant.delay)
+        laid = Laid(top, top / self.folder, folder / "out", variant.label, variant.delay, build)
         if self.table.setup:
             lock, done = CACHE / _LOCKS / folder.name, folder / _DONE
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -109,10 +120,12 @@ class Trees:
                     done.write_bytes(os.fsencode("\0".join(said)))
                     # Of all setups only those used last stay.
                     setups = [one for one in CACHE.iterdir() if one.name != _LOCKS]
-                    for old in sorted(setups, key=lambda one: one.stat().st_mtime)[:-_KEPT_SETUPS]:
+                    setups.sort(key=lambda one: one.stat().st_mtime)
+                    for old in setups[: -_KEPT_SETUPS * self.table.builds]:
                         shutil.rmtree(old, ignore_errors=True)
                 os.utime(folder)
-        self.remarks += [f"{kind_of(name)} {short(name)}: {one}" for one in said if one]
+        if not build:
+            self.remarks += [f"{kind_of(name)} {short(name)}: {one}" for one in said if one]
         return laid
 
     def _write(self, name: str, variant: Variant, folder: Path) -> list[str]:
@@ -134,11 +147,13 @@ class Trees:
     def _set_up(self, name: str, laid: Laid) -> None:
         job = Job(self.table.setup, laid.tree, laid.environment(self.table))
         try:
-            with doing(f"setting up {short(name)}"):
+            count = self.table.builds
+            which = f", build {laid.build + 1} of {count}" if count > 1 else ""
+            with doing(f"setting up {short(name)}{which}"):
                 self.processes.run(job, self.table.setup_timeout_s)
         except LifeFailed as failure:
-            is_lacking = failure.code == CANNOT_BE_MEASURED
-            raise CommitUnusable(name, f"its setup: {failure}", is_lacking=is_lacking) from None
+            reason, is_lacking = f"its setup{which}: {failure}", failure.code == CANNOT_BE_MEASURED
+            raise CommitUnusable(name, reason, is_lacking=is_lacking) from None
 
     def _key(self, variant: Variant) -> str:
         """What decides how a setup comes out, as far as it can be known."""

@@ -252,7 +252,9 @@ class Comparing(Session):
         table = comparison_table(self._comparisons, title, self._plan, margins)
         print_table(self._console, table)
         for reason in dict.fromkeys(entry.reason for entry in self._comparisons if entry.reason):
-            self._console.print(reason)
+            whose = [entry.benchmark for entry in self._comparisons if entry.reason == reason]
+            is_own = len(whose) == 1 < len(self._comparisons)
+            self._console.print(f"{whose[0]}: {reason}" if is_own else reason)
         print_sentences(self._console, self._advice())
         unit = "s" if {metric.unit for metric in self._subject.metrics} == {"seconds"} else ""
         readings = (
@@ -313,9 +315,8 @@ class Comparing(Session):
     def _apart(self) -> list[str]:
         """What differs between the ends besides what was asked."""
         cells = self._subject.cells
-        if not all(end in cells for end in self._ends):
-            return []
-        return differences(*(cells[end] for end in self._ends))
+        known = [cells[end] for end in self._ends if end in cells]
+        return differences(*known) if len(known) == 2 else []
 
     def _pairs(self) -> dict[str, Sequence[Pair]]:
         """The pairs that were not discarded, by benchmark."""

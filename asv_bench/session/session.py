@@ -32,6 +32,11 @@ from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.session.time_limit import TimeLimit
 from asv_bench.subjects.declared import DeclaredSubject
 
+_OF_BUILD = (
+    "The answer is one of this build: another build of the same source may be faster or slower by "
+    "luck of its layout. In kvtrail.toml, builds = 5 in [subject] tells that from a change."
+)
+
 
 class Session(ABC):
     """One question about commits or labels.
@@ -70,6 +75,7 @@ class Session(ABC):
         self._hosts = hosts or FleetOptions()
         self._limit = TimeLimit.of(how.minutes)
         self._doubts: list[str] = []  # what else the machine did, and what that may have spoilt
+        self._of_build: list[str] = []  # that it is the answer of one build of each commit
         self._ending = ""  # what ended it before there was an answer
         self.seconds = 0.0
 
@@ -114,6 +120,7 @@ class Session(ABC):
             print_sentences(self._console, [self._ending], "bold")
         else:
             self.print_answer()
+            print_sentences(self._console, self._of_build)
         if not self._is_clear():
             # Where the answer is clear, what the machine did besides does not change it.
             print_sentences(self._console, self._doubts, "yellow")
@@ -124,6 +131,7 @@ class Session(ABC):
             "outcome": code.name.lower(),
             "seconds": self.seconds,
             "so_far": self._stopped is not None,
+            "of_build": " ".join(self._of_build),
             **self.results(),
             **hosts_json(self._fleet),
         }
@@ -220,6 +228,8 @@ class Session(ABC):
             self._ending = str(error)
         finally:
             self.seconds = time.monotonic() - begun
+        table = self._subject.work.table
+        self._of_build = [_OF_BUILD] if table.setup and table.builds == 1 else []
         if self._is_interrupted:
             code = ExitCode.INTERRUPTED
         self._record.notes += filter(None, [self._ending])
@@ -258,4 +268,5 @@ class Session(ABC):
             seconds=self.seconds,
         )
         command = repeating(sys.argv[1:], names)
-        return issue_text(heading, commits, tables, remarks, environment, command)
+        said = [*remarks, *self._of_build]
+        return issue_text(heading, commits, tables, said, environment, command)

@@ -66,6 +66,9 @@ class SubjectTable(TomlTable, frozen=True):
         A line for the shell that builds or installs a commit, once.
     measure
         A line for the shell that is one life; none where a server and a client are measured.
+    builds
+        How often `setup` builds a commit, each time in a folder of another path length and with an
+        environment of another size. Lives take them in turn; a change is one that all of them show.
     timeout_s
         Seconds after which a life, or a run of the client, is ended.
     setup_timeout_s
@@ -89,6 +92,7 @@ class SubjectTable(TomlTable, frozen=True):
     repository: Text = "."
     setup: Text = ""
     measure: Text = ""
+    builds: Annotated[int, msgspec.Meta(ge=1, le=30)] = 1
     timeout_s: Seconds = 600.0
     setup_timeout_s: Seconds = 3600.0
     devices: Count | None = None
@@ -104,6 +108,8 @@ class SubjectTable(TomlTable, frozen=True):
                 f"preload needs measure to start one script or module of Python, as in `python "
                 f"bench.py`, without what a shell would do; it is {self.measure!r}"
             )
+        if self.builds > 1 and not self.setup.strip():
+            raise ValueError("builds needs setup, the line that builds a commit")
         msgspec.structs.force_setattr(self, "pinned", _normal(self.pinned))
 
 

@@ -134,6 +134,9 @@ class Reading(Closed):
         int, Meta(description="Through which its server lived, whose start counts once.")
     ] = 1
     client: Annotated[str, Meta(description="The hash of the server's client; empty without.")] = ""
+    build: Annotated[
+        int | None, Meta(description="Which of its `builds` ran, from 0; null where it is one.")
+    ] = None
 
 
 class Pair(Closed):
@@ -182,6 +185,12 @@ class Results(Struct):
         list[Comparison], Meta(description="One entry a benchmark, in the order asked for.")
     ] = []
     exit_code: Annotated[int | None, Meta(description="The command's exit code.")] = None
+    of_build: Annotated[
+        str | None,
+        Meta(
+            description="A sentence where each commit was built once; empty where that is not so."
+        ),
+    ] = None
     outcome: Annotated[str | None, Meta(description="The exit code in a word.")] = None
     cells: Annotated[
         dict[str, Cell], Meta(description="Of a subject: what each commit or label ran with.")

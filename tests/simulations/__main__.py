@@ -1,11 +1,12 @@
 """How often the commands err, on figures whose truth is known.
 
 `python -m tests.simulations compare` applies the rule that compares real commits, `rounds` the same
-to `fixed` and `swap`, `bisect` the search among them, and `changes` the judgement of histories.
-`labelled --data FOLDER` judges that and other detectors on series of others, whose steps people
-have set down; otava and ruptures are in the environment of `nox -s detectors` only. Every draw
-follows from a seed, so that a simulation repeats figure by figure, however many processes share it.
-Only a bisection on several devices does not, whose pairs are given to whichever device is free.
+to `fixed` and `swap`, `builds` where builds of a commit differ, `bisect` the search among commits,
+and `changes` the judgement of histories. `labelled --data FOLDER` judges that and other detectors
+on series of others, whose steps people have set down; otava and ruptures are in the environment of
+`nox -s detectors` only. Every draw follows from a seed, so that a simulation repeats figure by
+figure, however many processes share it. Only a bisection on several devices does not, whose pairs
+are given to whichever device is free.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from asv_bench.output.record import Record
 from asv_bench.session.options import Outputs
 
 from . import bisect as of_bisect
+from . import builds as of_builds
 from . import changes as of_changes
 from . import compare as of_compare
 from . import labelled as of_labelled
@@ -35,7 +37,9 @@ from .noise import SITUATIONS, replayed
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulations")
-    parser.add_argument("what", choices=("compare", "rounds", "bisect", "changes", "labelled"))
+    parser.add_argument(
+        "what", choices=("compare", "rounds", "builds", "bisect", "changes", "labelled")
+    )
     parser.add_argument("--runs", type=int, help="of each case")
     parser.add_argument("--only", default="", help="regular expression: noises of this name")
     parser.add_argument("--seed", type=int, default=0, help="of the first run of each case")
@@ -49,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     files = Outputs(asked.json, asked.markdown)
     if asked.what == "labelled" and asked.data is None:
         parser.error("labelled needs --data FOLDER, whose form tests/simulations/labelled.py says")
-    most = {"compare": 10_000, "rounds": 10_000, "labelled": 20}
+    most = {"compare": 10_000, "rounds": 10_000, "builds": 10_000, "labelled": 20}
     runs = asked.runs or most.get(asked.what, 1000)
     seeds = range(asked.seed, asked.seed + runs)
     settings: dict[str, Any] = {"runs": runs, "seed": asked.seed}
@@ -77,6 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = {"runs": runs, "plan": plan.to_json()}
         results = {"rows": rows}
         command, table = "simulate_rounds", of_rounds.rounds_table(rows)
+    elif asked.what == "builds":
+        parts = [of_builds.parts(case, runs) for case in of_builds.CASES]
+        done = _done(files, parts, asked.workers)
+        found = list(map(of_builds.rows_of, of_builds.CASES, done))
+        results = {"rows": found}
+        command, table = "simulate_builds", of_builds.builds_table(found, runs)
     elif asked.what == "bisect":
         ranges = of_bisect.SCENARIOS
         parts = [[partial(of_bisect.bisect_once, one, seed) for seed in seeds] for one in ranges]

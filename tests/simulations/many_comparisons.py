@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.compare.judging import significant_among, verdicts, weigh_costs
+from asv_bench.compare.builds import Builds
+from asv_bench.compare.judging import over_builds, significant_among, verdicts, weigh_costs
 from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
 from asv_bench.stats.paired import POOL_SIZE, Bools, Floats
@@ -44,8 +45,11 @@ class ManyAnswers:
     high: Floats
 
 
-def compare_many(drawn: Drawn, plan: ComparisonPlan) -> ManyAnswers:
-    """The answers that `CommitComparison` would give, one comparison after the other."""
+def compare_many(drawn: Drawn, plan: ComparisonPlan, builds: Builds | None = None) -> ManyAnswers:
+    """The answers that `CommitComparison` would give, one comparison after the other.
+
+    `builds` has those that pairs measure, [pairs]; None: there is one alone.
+    """
     shape = drawn.base.shape[:2]
     answers = ManyAnswers(
         np.full(shape, Verdict.INCONCLUSIVE.value, "<U12"),
@@ -77,6 +81,9 @@ def compare_many(drawn: Drawn, plan: ComparisonPlan) -> ManyAnswers:
                 _own(base, head, first),
                 drawn.digits,
             )
+            if builds is not None:
+                of_pairs = builds[: look.pairs]
+                evidence[number_of] = over_builds(evidence[number_of], base, head, of_pairs, plan)
             p_values[rows, number_of] = evidence[number_of].p
         before = np.where(is_open, "", answers.verdict).reshape(by_metric)
         significant = significant_among(
