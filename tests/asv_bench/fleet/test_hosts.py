@@ -83,7 +83,7 @@ def test_a_host_measures_in_all_slots_with_files_of_its_own(
     # Both slots asked at once, and a commit is set up once on a machine.
     assert (tmp_path / "log").read_text() == "x\n" * 2
     assert set().union(*(one.cells for one in pairs)) == {five, six}
-    assert {name for one in pairs for name in one.others} == {"wall_s", "peak_rss_bytes"}
+    assert {name for one in pairs for name in one.others} == {"wall_s", "cpu_s", "peak_rss_bytes"}
     failed = pickle.loads(pickle.dumps(made.measure("round", 0, False, [lacking]).error))
     assert isinstance(failed, CommitUnusable)
     assert failed.commit == lacking

@@ -176,7 +176,7 @@ def test_more_calls_of_a_function_are_named_first(kvtrail, tmp_path: Path, comma
 
 
 def test_a_function_that_became_slower_is_named_without_more_calls(kvtrail, tmp_path: Path) -> None:
-    made = of_markup(tmp_path, {"rounds": 20_000}, {"rounds": 400_000})
+    made = of_markup(tmp_path, {"rounds": 20_000}, {"rounds": 2_000_000})
     said = kvtrail(made, "explain", "HEAD~1", "HEAD")
     cause = said.record["results"]["causes"][0]
     assert (cause["name"], cause["what"]) == ("Markup.__new__", "µs a call"), said.text

@@ -105,6 +105,7 @@ def test_several_gpus_and_ranks_have_peaks_of_their_own(
     fake, used = FakeNvml(), (itertools.count(), itertools.count(step=5))
     fake.answers["MemoryInfo"] = lambda gpu: SimpleNamespace(total=2**30, used=next(used[gpu]))
     monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(processes, "_LOOK_SECONDS", 0.05)
     monkeypatch.setattr("asv_bench.process.gpu.POLL_SECONDS", 0.01)
     bench = """

@@ -45,7 +45,7 @@ ON_CPU = [rung for rung in RUNGS if rung.needs == "any"]
 
 @dataclass
 class FakeProcesses:
-    """Answers at once: a rung takes the seconds that a test gives it, within 0.2 % or so."""
+    """Answers at once: a rung takes the seconds that a test gives it, within 0.05 % or so."""
 
     seconds: Mapping[int, float]
     checks: Mapping[int, Sequence[str]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class FakeProcesses:
             self.firsts.append(rung.number)
             turns.pass_on()
         self.ran.append((rung.number, check))
-        factor = float(np.exp(0.002 * self._random.standard_normal()))
+        factor = float(np.exp(0.0005 * self._random.standard_normal()))
         figures = dict.fromkeys((STEP_TIME, *FIGURES), self.seconds[rung.number] * factor)
         measured = {"figures": figures, "runs": [figures], "digests": ["a", "b"], "turns": []}
         checked = list(self.checks.get(rung.number, ["c", "d", "e"]))
