@@ -22,15 +22,15 @@ from asv_bench.output.record import WORKPLACE
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.session.options import (
     Anyway,
-    AxisKind,
+    EngineOptions,
     FigureProcesses,
     ListBenchmarks,
     Metrics,
     Minutes,
     Outputs,
+    RequireQuiet,
     ResultsFolder,
-    SubjectOptions,
-    SubjectPath,
+    Resume,
     Yes,
     differing,
 )
@@ -46,8 +46,8 @@ def history(
         ),
     ] = None,
     benchmark: Metrics = None,
-    subject: SubjectPath = None,
-    axis: AxisKind = None,
+    *,
+    asked: EngineOptions,
     results: ResultsFolder = None,
     rounds: FigureProcesses = None,
     steps: Annotated[
@@ -61,7 +61,8 @@ def history(
     ] = None,
     anyway: Anyway = False,
     minutes: Minutes = None,
-    *,
+    resume: Resume = None,
+    require_quiet: RequireQuiet = False,
     hosts: FleetOptions,
     yes: Yes = False,
     files: Outputs,
@@ -70,7 +71,7 @@ def history(
     """Measure ranges of commits and build the page of how the figures moved."""
     limit = TimeLimit.of(minutes)
     console = files.console
-    choice = SubjectOptions(subject, axis).choice(patterns=benchmark, hosts=hosts)
+    choice = asked.choice(patterns=benchmark, hosts=hosts)
     declared = choice.declared("history")
     histories = Histories.of_subject(declared, results)
     histories.require_ready()
@@ -104,6 +105,8 @@ def history(
             yes=yes,
             hosts=hosts,
             limit=limit,
+            resume=resume,
+            require_quiet=require_quiet,
         )
     given = {figure.commit for figure in measured.figures}
     newest = [commit for commit in commits if commit in given][-1]

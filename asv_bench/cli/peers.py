@@ -30,7 +30,7 @@ from asv_bench.peers.contest import (
 from asv_bench.peers.lives.life import KVTRAIL
 from asv_bench.process.machine import chosen_device, machine_facts
 from asv_bench.process.run_apart import ending_in_time, termination_as_interrupt
-from asv_bench.session.options import MOST, Minutes, Outputs, RequireQuiet
+from asv_bench.session.options import MOST, Minutes, Outputs, RequireQuiet, Resume
 from asv_bench.session.time_limit import TimeLimit
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
@@ -61,6 +61,7 @@ def peers(
     quick: Annotated[bool, typer.Option("--quick", help="Scaled-down workloads.")] = False,
     require_quiet: RequireQuiet = False,
     minutes: Minutes = None,
+    resume: Resume = None,
     *,
     hosts: FleetOptions,
     folder: Annotated[
@@ -128,7 +129,7 @@ def peers(
             if fleet is None:
                 record.look_around(files.console, subject.devices, require_quiet=require_quiet)
             meaning = {"interpreters": engines, "fixed": subject.fixed, **conditions(record)}
-            kept = KeptRounds.of_settings({**settings, **meaning}, "peers", noun="rounds")
+            kept = KeptRounds.of_settings({**settings, **meaning}, "peers", resume, noun="rounds")
             print_sentences(files.console, kept.sentences())
             named, total = {one.folder.name: one for one in contests}, rounds * len(contests)
 

@@ -262,6 +262,8 @@ def measure_commits(
     hosts: FleetOptions | None = None,
     command: str = "history",
     limit: TimeLimit | None = None,
+    resume: bool | None = None,
+    require_quiet: bool = False,
 ) -> MeasuredHistory:
     """Measure so many lives of commits or labels in rounds, and file them.
 
@@ -282,18 +284,22 @@ def measure_commits(
     hosts = hosts or FleetOptions()
     subject.is_compared = False
     with (
-        opened_fleet(hosts, subject, commits, console, is_for_one_kind=False) as fleet,
+        opened_fleet(
+            *(hosts, subject, commits, console),
+            require_quiet=require_quiet,
+            is_for_one_kind=False,
+        ) as fleet,
         termination_as_interrupt(),
         subject.pairs() as source,
     ):
         record = record_of(command, settings, fleet)
         if fleet is None:
-            record.look_around(console, subject.devices)
+            record.look_around(console, subject.devices, require_quiet=require_quiet)
         # What decides, beside the settings, whether lives of two sessions are alike.
         versions = {metric.name: subject.version(metric.name) for metric in subject.metrics}
         meaning = {**settings, "versions": versions, "fixed": subject.fixed}
         meaning |= conditions(record) if fleet is None else {}
-        kept = Log.of_settings(meaning, command, noun="lives")
+        kept = Log.of_settings(meaning, command, resume, noun="lives")
         print_sentences(console, kept.sentences())
         machines = [one.machine for one in fleet.hosts[::-1]] if fleet else [record.machine]
         of_kind = {one.name: LifeResults(subject, histories, one, results) for one in machines}

@@ -155,6 +155,14 @@ Minutes = Annotated[
         callback=a_number,
     ),
 ]
+Resume = Annotated[
+    bool | None,
+    _option(
+        "--resume/--fresh",
+        "Go on with what an earlier run of the same command measured, or start over "
+        "(default: go on where it was interrupted, start over where it had its answer).",
+    ),
+]
 RequireGpu = Annotated[bool, _option("--require-gpu", "Fail unless a GPU is measured.")]
 RequireQuiet = Annotated[
     bool, _option("--require-quiet", "Refuse to measure on a machine with other load.")
@@ -245,14 +253,7 @@ class MeasuringOptions:
     """How commits are compared."""
 
     margin: Margin = 100 * DEFAULT_MARGIN
-    resume: Annotated[
-        bool | None,
-        _option(
-            "--resume/--fresh",
-            "Go on with the pairs of an earlier run of the same command, or start over "
-            "(default: go on where it was interrupted, start over where it had its answer).",
-        ),
-    ] = None
+    resume: Resume = None
     minutes: Minutes = None
     anyway: Anyway = False
     require_gpu: RequireGpu = False

@@ -19,7 +19,7 @@ from asv_bench.history.asv_results import read_ratios, read_results
 from asv_bench.history.histories import Histories
 from asv_bench.measure import log
 from asv_bench.output import record
-from asv_bench.session.options import Outputs
+from asv_bench.session.options import EngineOptions, Outputs
 from asv_bench.subjects import choose, own_suite
 from asv_bench.subjects.own_suite import OwnSuite
 
@@ -50,7 +50,7 @@ def as_seen(project: ToyProject, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
 
 def measure(*ranges: str, **options: Any) -> None:
     """`history` of the toy's one figure."""
-    given = {"hosts": FleetOptions(), "files": Outputs(), **options}
+    given = {"asked": EngineOptions(), "hosts": FleetOptions(), "files": Outputs(), **options}
     history_module.history([*ranges], benchmark=["track_step"], **given)
 
 
