@@ -18,6 +18,7 @@ from typing import Any
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import GitError, Repository
+from asv_bench.measure.delay import Delay
 from asv_bench.measure.life import Work
 from asv_bench.measure.lives import Lives, Place
 from asv_bench.measure.log import RULER
@@ -119,7 +120,8 @@ class Host:
         repository = order.unpack(folder / "repository.git")
 
         def variant_of(asked: str) -> Variant:
-            return replace(order.variants[asked], repository=repository)
+            undelayed, delay = Delay.planted(asked)
+            return replace(order.variants[undelayed], repository=repository, delay=delay)
 
         processes, work, laid = Processes(), order.work, folder / "trees"
         self._trees = Trees(variant_of, work.table, order.pinned, work.folder, laid, processes)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import STYLES
 from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
 from asv_bench.lab.reach import MetricNoise, noise_of
 from asv_bench.measure.delay import VARIABLE, Delay
@@ -26,7 +26,6 @@ from asv_bench.output.table import Cell, Column, Table, digits, interval, percen
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.session.session import Session
-from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.declared import DeclaredSubject
 
 UNFINISHED = "trials are missing, so whether the verdicts hold is unknown."
@@ -109,6 +108,7 @@ class Calibrating(Session):
         plan: ComparisonPlan,  # of every comparison; metrics may have margins of their own
         files: Outputs,
         how: MeasuringOptions,
+        hosts: FleetOptions,
         *,
         null: int,  # comparisons of the commit with itself
         effects: Sequence[float],  # to plant, as fractions
@@ -126,24 +126,13 @@ class Calibrating(Session):
             "benchmarks": [metric.name for metric in subject.metrics],
             "plan": plan.to_json(),
         }
-        super().__init__("calibrate", settings, subject, files, how)
+        super().__init__("calibrate", settings, subject, files, how, hosts)
 
     def names(self) -> Sequence[str]:
         return [self._commit.hash]
 
     def begin(self) -> list[str]:
         return []
-
-    def source(self) -> AbstractContextManager[RoundSource]:
-        """See `Session`: of the commit, and of the commit with a delay."""
-
-        def variant(name: str) -> Variant:
-            if name in self._planted:
-                commit = self._subject.axis.variant(self._commit.hash)
-                return replace(commit, delay=self._planted[name])
-            return self._subject.axis.variant(name)
-
-        return self._subject.pairs(variant)
 
     def measure(self, source: RoundSource) -> ExitCode:
         """See `Session`: also after Ctrl-C, with the trials that were over."""
@@ -170,7 +159,7 @@ class Calibrating(Session):
     def _delayed(self, metric: Metric, added: float) -> str:
         """The name of lives in which so much is added to a metric."""
         delay = Delay(added * SECONDS_OF[metric.unit], is_told=metric.name != WALL)
-        name = f"{self._commit.hash} + {delay}"
+        name = delay.named(self._commit.hash)
         self._planted[name] = delay
         return name
 

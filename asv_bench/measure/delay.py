@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 VARIABLE = "KVTRAIL_DELAY_S"
+_NAMED = re.compile(r"(.+) \+ (told delay|wait) of ([0-9]+\.[0-9]{9}) s")
 _LEAST_SECONDS = 0.001
 """Of a wait, also where no delay is planted: how late a sleep ends is then no part of the delay."""
 _WARMING_CYCLES, _TIMED_CYCLES = 500_000_000, 50_000_000
@@ -25,6 +27,18 @@ class Delay:
     is_told: bool
     """Whether the benchmark is told by a variable, to wait within what it times itself. If not, a
     wait follows its command, which lengthens the wall time only."""
+
+    @staticmethod
+    def planted(name: str) -> tuple[str, Delay | None]:
+        """What is delayed, and by what, of a name that `named` gave; else the name, and None."""
+        found = _NAMED.fullmatch(name)
+        if found is None:
+            return name, None
+        return found[1], Delay(float(found[3]), is_told=found[2] == "told delay")
+
+    def named(self, name: str) -> str:
+        """What lives of a commit or label are called in which this is planted."""
+        return f"{name} + {self}"
 
     def variables(self) -> dict[str, str]:
         """What the life is told."""

@@ -125,7 +125,11 @@ class Commits:
         return list(self._repository.commits(commits).values())
 
     def variant(self, name: str) -> Variant:
-        """What a full hash, a label, or a hash under a label stands for."""
+        """What a full hash, a label, or a hash under a label stands for, also with a delay."""
+        undelayed, delay = Delay.planted(name)
+        return replace(self._undelayed(undelayed), delay=delay)
+
+    def _undelayed(self, name: str) -> Variant:
         commit, is_under, label = name.partition(_UNDER)
         repository = self._elsewhere.get(commit, self._repository)
         return Variant(commit, repository, label if is_under else commit)
@@ -176,7 +180,7 @@ class Labels(Commits):
             return [self.resolve(text)]
         return self.between(self.resolve(base).hash, self.resolve(head).hash)
 
-    def variant(self, name: str) -> Variant:
+    def _undelayed(self, name: str) -> Variant:
         return replace(self._files_of_all, label=name)
 
     def fixed(self) -> str:
@@ -186,7 +190,7 @@ class Labels(Commits):
     @cached_property
     def _files_of_all(self) -> Variant:
         """The working tree as it stood when it was first asked for."""
-        return super().variant(self._working_tree().hash)
+        return super()._undelayed(self._working_tree().hash)
 
     def are_same(self, base: str, head: str, apart_from: Sequence[str]) -> bool:
         return base == head

@@ -25,7 +25,7 @@ from asv_bench.measure.samples import Metric, RoundSource
 from asv_bench.measure.software import Software
 from asv_bench.measure.trees import SUBJECT, Laid, Trees
 from asv_bench.output.redaction import without_secrets
-from asv_bench.subjects.axis import Commits, Labels, Variant, place_of
+from asv_bench.subjects.axis import Commits, Labels, place_of
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.subject_file import (
     ASKED_FOR,
@@ -298,13 +298,10 @@ class DeclaredSubject:
         return self.axis.in_range(text)
 
     @contextmanager
-    def pairs(self, variant_of: Callable[[str], Variant] | None = None) -> Iterator[RoundSource]:
-        """What measures; leaving it ends its processes, and what was laid out goes.
-
-        `variant_of` gives names another meaning, on this machine.
-        """
-        if self.elsewhere is None or variant_of is not None:
-            with self.ends(variant_of) as lives:
+    def pairs(self) -> Iterator[RoundSource]:
+        """What measures; leaving it ends its processes, and what was laid out goes."""
+        if self.elsewhere is None:
+            with self.ends() as lives:
                 yield lives
             return
         source = self.elsewhere
@@ -316,23 +313,20 @@ class DeclaredSubject:
             self.forget()
 
     @contextmanager
-    def ends(self, variant_of: Callable[[str], Variant] | None = None) -> Iterator[Lives]:
+    def ends(self) -> Iterator[Lives]:
         """What lays variants out on this machine, to be measured or looked at, as `pairs` does."""
         processes = Processes()
         try:
-            lay_out = self._laying(variant_of or self.axis.variant, processes)
-            lives = Lives(self.work, self._here(), lay_out, processes)
+            lives = Lives(self.work, self._here(), self._laying(processes), processes)
             self.cells, self.others = lives.cells, lives.others
             yield lives
         finally:
             processes.stop()
             self.forget()
 
-    def _laying(
-        self, variant_of: Callable[[str], Variant], processes: Processes
-    ) -> Callable[[str], Laid]:
+    def _laying(self, processes: Processes) -> Callable[[str], Laid]:
         table, folder = self._text.subject, self._folder()
-        trees = Trees(variant_of, table, self.pinned, self._where, folder, processes)
+        trees = Trees(self.axis.variant, table, self.pinned, self._where, folder, processes)
         self.remarks = trees.remarks
         return trees.lay_out
 

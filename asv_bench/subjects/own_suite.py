@@ -40,7 +40,7 @@ from asv_bench.process.environment import (
 )
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import chosen_device, has_cuda_gpu
-from asv_bench.subjects.axis import Commits, Variant
+from asv_bench.subjects.axis import Commits
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
 from asv_bench.words import counted, first_of
@@ -186,11 +186,9 @@ class OwnSuite(EngineSubject):
             )
         return super().in_range(text)
 
-    def _laying(
-        self, variant_of: Callable[[str], Variant], processes: Processes
-    ) -> Callable[[str], Laid]:
+    def _laying(self, processes: Processes) -> Callable[[str], Laid]:
         def lay_out(name: str) -> Laid:
-            variant = variant_of(name)
+            variant = self.axis.variant(name)
             folder = engine_of(self, variant.commit)
             return Laid(folder, folder, folder, variant.label, variant.delay)
 

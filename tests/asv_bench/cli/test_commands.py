@@ -164,13 +164,15 @@ def test_the_line_that_measures_a_workload_is_one_that_run_takes() -> None:
 @pytest.mark.parametrize(
     ("verb", "but"),
     [("compare", ()), ("bisect", ()), ("fixed", ()), ("swap", ("--workload",)),
-     ("changes", ("--workload",)), ("calibrate", ("--fleet",))],
+     ("changes", ("--workload",)), ("calibrate", ()), ("history", ("--margin", "--require-gpu")),
+     # Peers are other engines, on several workloads, and nothing is judged.
+     ("peers", ("--workload", "--margin", "--anyway", "--require-gpu", "--devices", "--subject"))],
 )  # fmt: skip
-def test_verbs_that_judge_can_all_do_what_any_can(verb: str, but: Sequence[str]) -> None:
+def test_verbs_that_measure_can_all_do_what_any_can(verb: str, but: Sequence[str]) -> None:
     known = {option for one in VERBS.commands[verb].params for option in one.opts}
-    abilities = ("--resume", "--fleet", "--workload", "--margin", "--require-quiet", "--anyway")
+    abilities = ("--resume", "--minutes", "--fleet", "--workload", "--margin", "--require-quiet")
     outputs = ("--json", "--markdown", "--csv", "--require-gpu", "--devices", "--subject")
-    assert {*abilities, *outputs} - known == set(but)
+    assert {*abilities, "--anyway", *outputs} - known == set(but)
 
 
 @pytest.mark.parametrize(

@@ -280,3 +280,19 @@ def test_rounds_of_peers_stay_on_one_host_each_and_are_spread_over_all(
     rows = said.record["results"]["rows"]
     assert [row["lives"] for row in rows] == [12] * 2
     assert [row["times"] and row["times"]["estimate"] for row in rows] == [None, 2]
+
+
+def test_a_calibration_plants_its_delays_on_the_hosts(kvtrail, cluster: Cluster, declared) -> None:
+    body = """
+        add=$(printf "%.0f" "${KVTRAIL_DELAY_S:-0}e6")
+        at=$((add % 1000 * 10 + $$ % 10))
+        printf '{"step": %d.%04d}' $((5 + add / 1000)) $at > "$KVTRAIL_RESULT"
+        """
+    where = ("--fleet", cluster.address, "--kind", KIND)
+    asked = ("--null", "1", "--planted", "20", "--metric", "step_ms")
+    said = kvtrail(declared(TABLES, body), "calibrate", *asked, *where)
+    assert said.code == 0, said.text
+    null, slow = said.record["results"]["trials"]
+    assert (null["verdict"], slow["verdict"]) == ("equivalent", "slower")
+    assert slow["effect"] == pytest.approx(0.2, abs=0.01)
+    assert len(said.record["results"]["hosts"]) > 1
