@@ -20,6 +20,7 @@ from asv_bench.session.options import (
     EngineOptions,
     MeasuredCommand,
     MeasuringOptions,
+    Minutes,
     Outputs,
     ends_of,
 )
@@ -41,6 +42,7 @@ def explain(
             "same two).",
         ),
     ] = None,
+    minutes: Minutes = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare the two first, as `compare` does.")
     ] = False,
@@ -69,4 +71,4 @@ def explain(
         record = comparing.show(code, None)
     (_, old), (_, new) = ends
     effect = known_effect((old.hash, new.hash), chosen, record)
-    Explaining(chosen, ends, effect, files, traces).answer()
+    Explaining(chosen, ends, effect, files, traces, minutes).answer()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.compare.verdict import Verdict, word_of
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import MeasurementFailed, Refused, TimeIsUp
 from asv_bench.explain.clue import Clue, Source, cell_clues, number
 from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends, stand_in
 from asv_bench.explain.functions import FunctionProfiler
@@ -317,6 +317,7 @@ class Explaining(Session):
         effect: Effect | None,
         files: Outputs,
         traces: int,
+        minutes: float | None = None,
     ) -> None:
         (_, base), (_, head) = self._named = ends
         settings = {
@@ -324,7 +325,7 @@ class Explaining(Session):
             "head": head.to_json(),
             "benchmarks": [metric.name for metric in subject.metrics],
         }
-        super().__init__("explain", settings, subject, files, MeasuringOptions())
+        super().__init__("explain", settings, subject, files, MeasuringOptions(minutes=minutes))
         self._traces = traces
         self._ends = base.hash, head.hash
         self.found = Explanation(base, head, effect)
@@ -346,7 +347,11 @@ class Explaining(Session):
         return nullcontext()
 
     def measure(self, source: None) -> ExitCode:
-        self.look()
+        try:
+            self.look()
+        except TimeIsUp as error:
+            self._stopped = error
+            self.found.notes.append(f"{self._why_stopped()}: what was not looked at is missing.")
         self._record.notes += self.found.notes
         return ExitCode.GOOD
 

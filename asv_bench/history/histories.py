@@ -40,7 +40,8 @@ class Histories:
         Raises Refused where another place is named for kvtrail's own.
         """
         if subject.kept_in is None:
-            kept = folder or WORKPLACE / "subjects" / subject.name
+            # asv takes what is relative for a place beside its configuration.
+            kept = (folder or WORKPLACE / "subjects" / subject.name).absolute()
             return cls(subject.name, kept, kept, subject.repository, subject.labels)
         if folder is not None:
             raise Refused("--results is for a subject's file; kvtrail's own are kept in reports/.")

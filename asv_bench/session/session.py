@@ -89,7 +89,7 @@ class Session(ABC):
             self.show(code, self._files.json)
         finally:
             self._subject.forget()
-        if self._stopped is not None:
+        if self._stopped is not None and self.keeps_pairs:
             self._console.print(f"go on with these pairs: {command_line('--fresh')}")
         if code:
             raise typer.Exit(code)

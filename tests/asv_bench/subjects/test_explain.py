@@ -132,6 +132,15 @@ def test_without_a_trace_or_with_a_broken_one_the_rest_is_told(kvtrail, tmp_path
     assert "the subject declares none: [trace] run in kvtrail.toml" in said.text
 
 
+def test_an_explanation_in_time_says_what_it_did_not_look_at(kvtrail, tmp_path: Path) -> None:
+    made = repository(tmp_path, "import time; time.sleep(60 if sys.argv[1:] else 0)")
+    said = kvtrail(made, "explain", "HEAD~1", "HEAD", "--minutes", "0.05")
+    results = said.record["results"]
+    assert (said.code, results["so_far"]) == (0, True)
+    assert results["looked_at"] == ["files", "variables", "packages"]
+    assert "Time is up (--minutes): what was not looked at is missing." in said.text
+
+
 # The loop makes a Markup of each part, or of the whole; what it measures is how many it made.
 MARKUP = """
     import json, os

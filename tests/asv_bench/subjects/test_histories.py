@@ -27,6 +27,7 @@ from asv_bench.errors import (
     TimeIsUp,
 )
 from asv_bench.history.asv_results import Figure, read_results
+from asv_bench.history.histories import Histories
 from asv_bench.measure.lives import Lives
 from asv_bench.measure.samples import Round
 
@@ -365,3 +366,10 @@ def test_asv_itself_reads_the_results(kvtrail, toy: DeclaredRepository, tmp_path
         check=False,
     )
     assert re.search(r"\+ .* 1\.1 .*step_ms", compared.stdout), compared.stdout
+
+
+def test_a_relative_folder_is_where_the_command_was_given(
+    toy: DeclaredRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Histories.of_subject(toy.subject, Path("kept")).results == tmp_path / "kept" / "asv"
