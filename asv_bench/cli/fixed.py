@@ -30,7 +30,8 @@ from asv_bench.session.options import (
     ends_of,
     parent_of,
 )
-from asv_bench.stats.paired import LEAD, share_in_rounds
+from asv_bench.stats.families import LEAD
+from asv_bench.stats.paired import share_in_rounds
 from asv_bench.subjects.declared import DeclaredSubject
 
 ROLES = Roles("parent", "culprit", "head")

@@ -24,7 +24,7 @@ from asv_bench.session.options import (
     SubjectPath,
     ends_of,
 )
-from asv_bench.stats.paired import LEAD
+from asv_bench.stats.families import LEAD
 from asv_bench.subjects.axis import under_label
 
 

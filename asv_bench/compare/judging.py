@@ -17,6 +17,7 @@ from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.output.table import percentage
+from asv_bench.stats.families import rejected_in_turns
 from asv_bench.stats.paired import (
     POOL_HALF_WIDTH,
     POOL_SIZE,
@@ -29,7 +30,6 @@ from asv_bench.stats.paired import (
     location_p,
     pooled_p,
     printed_digit,
-    rejected_in_turns,
     separation_p,
     shift_interval,
 )

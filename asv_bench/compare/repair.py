@@ -4,7 +4,7 @@ Each answer follows from verdicts that `compare` would give, with its errors:
 
 - The three comparisons of a metric have an order, the culprit against the parent first, and do not
   divide its error: where these two differ, the head can be like one of them only, so that each of
-  the other two comparisons has all of it (`stats.paired.rejected_in_turns`). Holm's procedure
+  the other two comparisons has all of it (`stats.families.rejected_in_turns`). Holm's procedure
   shares `plan.alpha` among metrics. So the chance that any of "the culprit is slower", "the head is
   slower" or "a part is back" is said of two commits that do not differ is at most alpha, all looks
   together.

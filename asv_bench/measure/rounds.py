@@ -45,8 +45,8 @@ class Design:
     """Two rounds follow the first, one of them backwards, two the next."""
     ends: tuple[str, str]  # what a mean over several cells is called, as a base and as a head
     turns: tuple[int, ...] = (0,)
-    """When each of the `tested` is tested (`stats.paired.rejected_in_turns`). Where all of the turn
-    before differ, at most one of a turn can be without any difference."""
+    """When each of the `tested` is tested (`stats.families.rejected_in_turns`). Where all of the
+    turn before differ, at most one of a turn can be without any difference."""
     gate: Contrast | None = None
     """What the first contrasts add up to: tested before them, and no answer itself."""
     noise: str | None = None

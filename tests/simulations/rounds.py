@@ -1,7 +1,7 @@
 """How often `fixed` and `swap` err, whose contrasts come from the same lives of some cells.
 
-A metric's contrasts are tested in turns (`stats.paired.rejected_in_turns`); beside that stands what
-dividing the error among all of them comes to, by Holm's procedure.
+A metric's contrasts are tested in turns (`stats.families.rejected_in_turns`); beside that stands
+what dividing the error among all of them comes to, by Holm's procedure.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, mannwhitneyu, norm, rankdata, wilcoxon
 
+from asv_bench.stats.families import rejected_in_turns
 from asv_bench.stats.paired import (
     CAUTION,
     Alternative,
@@ -22,7 +23,6 @@ from asv_bench.stats.paired import (
     one_sided_look_levels,
     pooled_p,
     rank_sum_p,
-    rejected_in_turns,
     robust_sigma,
     separation_p,
     share_in_rounds,
