@@ -401,7 +401,7 @@ class Explaining(Session):
                     self._trace(take)
                     return
                 found.notes.append(_NO_TRACE)
-                if measured := subject.measured_command():
+                if measured := subject.work.life.as_command:
                     self._trace(
                         FunctionProfiler(ends, measured, self._ends), ", of functions of Python"
                     )

@@ -136,7 +136,7 @@ def _profiled(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -
     from asv_bench.explain.functions import FunctionProfiler
     from asv_bench.explain.trace_pair import Trace, TracePair
 
-    if (command := subject.measured_command()) is None:
+    if (command := subject.work.life.as_command) is None:
         return
     taken: dict[str, list[Trace]] = {base.hash: [], head.hash: []}
     # What was measured stays the record's.

@@ -366,11 +366,6 @@ class DeclaredSubject:
             return ServerLife(once, ClientTable(trace.run, warmup=0, windows=1), {}, timeout)
         return CommandLife(trace.run, {}, timeout)
 
-    def measured_command(self) -> CommandLife | None:
-        """A life that is a command of the user's own, such as a Python script; None: it is not."""
-        life = self._life()
-        return life if isinstance(life, CommandLife) else None
-
     def forget(self) -> None:
         """Remove what was laid out, and the snapshot of the working tree."""
         self._scratch.cleanup()
