@@ -170,23 +170,13 @@ def test_a_server_that_answers_anything_is_there(made, servers) -> None:
         ('url = "http://x"\nready = { regex = "y" }', "is not started"),
         ('url = "http://x:$KVTRAIL_PORT"', "nothing but \\$KVTRAIL_LABEL is replaced"),
         ('url = "x:80"', "url is 'x:80'; give http"),
+        ('url = "http://x"\n[client]\nrun = "x"\npoints = { a = "1" }', "points need a run that"),
+        ('url = "http://x"\n[client]\nrun = "x $KVTRAIL_POINT"', "there are no points"),
     ],
 )
 def test_servers_that_cannot_be_are_refused(declared, server: str, words: str) -> None:
-    tables = f'[subject]\nname = "toy"\n[client]\nrun = "true"\n[server]\n{server}'
-    with pytest.raises(Refused, match=words):
-        declared(tables, "").subject  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("client", "words"),
-    [
-        ('run = "x"\npoints = { a = "1" }', "points need a run that holds"),
-        ('run = "x $KVTRAIL_POINT"', "there are no points"),
-    ],
-)
-def test_points_belong_to_a_run_that_holds_them(declared, client: str, words: str) -> None:
-    tables = f'[subject]\nname = "toy"\n[server]\nurl = "http://x"\n[client]\n{client}'
+    client = "" if "[client]" in server else '\n[client]\nrun = "true"'
+    tables = f'[subject]\nname = "toy"\n[server]\n{server}{client}'
     with pytest.raises(Refused, match=words):
         declared(tables, "").subject  # noqa: B018
 
