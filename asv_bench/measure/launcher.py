@@ -53,7 +53,7 @@ def main() -> None:
         counters = opened_counters(_DISABLED | _ENABLE_ON_EXEC) if is_counted else []
         supervise(report, control, begin, counters)
     except OSError as error:
-        os.write(report, f"{arguments[0]}: {error.strerror}.".encode())
+        _tell(report, f"{arguments[0]}: {error.strerror}.")
 
 
 def opened_counters(when: int = 0) -> list[int]:
@@ -95,15 +95,23 @@ def supervise(
             ended, status, usage = os.wait4(-1, 0)
         except ChildProcessError:  # there is none any more, also none that was orphaned
             counts = [one if one < 0 else _counted(one) for one in counters]
-            os.write(report, " ".join(map(repr, [cpu_seconds, *counts])).encode())
+            _tell(report, " ".join(map(repr, [cpu_seconds, *counts])))
             return
         cpu_seconds += usage.ru_utime + usage.ru_stime
         if ended == process:
             seconds = time.perf_counter() - begun
             code = os.waitstatus_to_exitcode(status)
-            os.write(report, f"{seconds!r} {usage.ru_maxrss} {code}\n".encode())
+            _tell(report, f"{seconds!r} {usage.ru_maxrss} {code}\n")
             if not asked:
                 start_new_thread(_kill_all, ())
+
+
+def _tell(report: int, said: str) -> None:
+    """Report to the ruler; where it is gone, what it began is to be ended all the same."""
+    try:
+        os.write(report, said.encode())
+    except BrokenPipeError:
+        return
 
 
 def _counted(counter: int) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from asv_bench.measure import launcher
 from asv_bench.measure.processes import Job, Processes
 
 
@@ -22,6 +25,22 @@ def test_ctrl_c_while_a_command_runs_ends_it_and_nothing_else_is_raised(tmp_path
     job = Job(f"echo begun > {pipe}; sleep 60 > {pipe} & wait", tmp_path, dict(os.environ))
     with pytest.raises(KeyboardInterrupt):
         Processes().run(job, 60)
+    assert os.read(held, 100) == b"begun\n"
+    assert os.read(held, 100) == b""
+    os.close(held)
+
+
+def test_what_a_command_leaves_behind_ends_also_where_the_ruler_is_gone(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    (report, writing), (reading, control) = os.pipe(), os.pipe()
+    os.close(report)  # as where the ruler was killed before it was told anything
+    words = ("/bin/sh", "-c", f"sleep 60 > {pipe} & echo begun > {pipe}")
+    start = (sys.executable, "-I", "-S", launcher.__file__, str(writing), str(reading), "", "")
+    subprocess.run([*start, *words], pass_fds=(writing, reading), check=False)
+    for descriptor in (writing, reading, control):
+        os.close(descriptor)
     assert os.read(held, 100) == b"begun\n"
     assert os.read(held, 100) == b""
     os.close(held)
