@@ -13,7 +13,7 @@ from typing import Any
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.samples import Absence
 from asv_bench.output.stored_json import count, decoded, figure, shown
-from asv_bench.subjects.subject_file import MetricTable, Requests
+from asv_bench.subjects.metrics import MetricTable, Requests
 
 _MISSING = object()
 _INDEX = re.compile("[0-9]{1,9}")

@@ -28,21 +28,21 @@ from asv_bench.measure.samples import Absence, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE, turns_of
 from asv_bench.process.run_apart import last_words
+from asv_bench.subjects.metrics import COLD, READY, REQUESTS, RSS_GROWTH, WARM, MetricTable
 from asv_bench.subjects.subject_file import (
-    COLD,
-    COMPILER_CACHES,
     POINT,
-    READY,
-    REQUESTS,
-    RSS_GROWTH,
-    WARM,
     ClientTable,
-    MetricTable,
     ReadyTable,
     ServerTable,
     SubjectTable,
 )
 
+_COMPILER_CACHES = (
+    *("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH"),
+    *("VLLM_CACHE_ROOT", "FLASHINFER_WORKSPACE_BASE", "TILELANG_CACHE_DIR", "DG_JIT_CACHE_DIR"),
+    *("JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR"),
+)
+"""Variables that say where compilers keep what they made."""
 _POLL_SECONDS = 0.02
 _DYING_SECONDS = 2.0
 """From a client's failure to the end of the server that it asked, if that is why it failed."""
@@ -195,7 +195,7 @@ class ServerLife(Life):
             scope.callback(turns.close)
             if not {COLD.name, WARM.name}.isdisjoint(metrics):
                 caches = scope.enter_context(tempfile.TemporaryDirectory(prefix="kvtrail-"))
-                own = {name: f"{caches}/{name.lower()}" for name in COMPILER_CACHES}
+                own = {name: f"{caches}/{name.lower()}" for name in _COMPILER_CACHES}
                 setting = replace(setting, variables={**setting.variables, **own})
                 with self._serving(setting) as (server, told, ready_s):
                     starts[COLD.name] = (ready_s,)

@@ -28,7 +28,8 @@ from asv_bench.peers.model import apart
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.stats.paired import hodges_lehmann, shift_interval
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject_file import AxisTable, MetricTable, SubjectTable, SubjectText
+from asv_bench.subjects.metrics import MetricTable
+from asv_bench.subjects.subject_file import AxisTable, SubjectTable, SubjectText
 from asv_bench.workloads.named import Workload
 
 CONFIDENCE = 0.95

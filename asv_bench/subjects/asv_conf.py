@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from asv_bench.errors import Refused, require_packages
-from asv_bench.subjects.subject_file import Seconds, Words, in_words
+from asv_bench.subjects.toml_values import Seconds, Words, in_words
 
 _SETUP = Path(__file__).with_name("asv_setup.py")
 _VIRTUAL = ("", "virtualenv", "uv")

@@ -35,8 +35,9 @@ from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.progress import Progress
 from asv_bench.subjects.asv_conf import AsvConf, refusing
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.subjects.metrics import MetricTable
 from asv_bench.subjects.pinned import digest_of
-from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
+from asv_bench.subjects.subject_file import SubjectTable, SubjectText
 from asv_bench.words import first_of
 
 _SCRIPT = Path(__file__).with_name("asv_life.py")

@@ -26,19 +26,9 @@ from asv_bench.measure.software import Software
 from asv_bench.measure.trees import SUBJECT, Laid, Trees
 from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Commits, Labels, place_of
+from asv_bench.subjects.metrics import ASKED_FOR, BUILT_IN, OF_WINDOWS, PRESETS, READY, RSS_GROWTH
 from asv_bench.subjects.pinned import Pinned
-from asv_bench.subjects.subject_file import (
-    ASKED_FOR,
-    BUILT_IN,
-    OF_WINDOWS,
-    PRESETS,
-    READY,
-    RSS_GROWTH,
-    ClientTable,
-    SubjectFile,
-    SubjectTable,
-    SubjectText,
-)
+from asv_bench.subjects.subject_file import ClientTable, SubjectFile, SubjectTable, SubjectText
 
 if TYPE_CHECKING:
     from asv_bench.fleet.fleet import Fleet

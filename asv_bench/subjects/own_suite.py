@@ -42,7 +42,8 @@ from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import chosen_device, has_cuda_gpu
 from asv_bench.subjects.axis import Commits
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.subject_file import MetricTable, SubjectTable, SubjectText
+from asv_bench.subjects.metrics import MetricTable
+from asv_bench.subjects.subject_file import SubjectTable, SubjectText
 from asv_bench.words import counted, first_of
 from asv_bench.workloads.named import WORKLOADS, workload_named
 

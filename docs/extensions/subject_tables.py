@@ -5,17 +5,21 @@ It reads the types that check the file, so the page names the keys that there ar
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 from asv_bench.subjects import subject_file as tables
+from asv_bench.subjects.metrics import PRESETS, MetricTable
 
 TABLES = (
     tables.SubjectTable,
-    tables.MetricTable,
+    MetricTable,
     tables.ServerTable,
     tables.ClientTable,
     tables.AxisTable,
@@ -33,7 +37,7 @@ def presets_markdown() -> str:
     """A table of the metrics of each preset."""
     rows = ["| preset | metric | place in the client's JSON | unit | better |"]
     rows.append("| --- | --- | --- | --- | --- |")
-    for preset, places in tables.PRESETS.items():
+    for preset, places in PRESETS.items():
         for name, place in places.items():
             rows.append(
                 f"| `{preset}` | `{name}` | `{place.path}` | {place.unit} | {place.better} |"
@@ -42,22 +46,24 @@ def presets_markdown() -> str:
 
 
 def meanings(table: type[Struct]) -> dict[str, str]:
-    """What a table's docstring says of each key, in one line."""
+    """What stands below each key of a table, in one line."""
     found: dict[str, str] = {}
-    listed = (table.__doc__ or "").partition("----------\n")[2]
-    for names, text in re.findall(r"^ {4}(\w.*)\n((?: {8}.*\n|\n)+)", listed, re.MULTILINE):
-        found |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    (of_table,) = ast.parse(inspect.getsource(table)).body
+    for key, said in pairwise(getattr(of_table, "body", ())):
+        match key, said:
+            case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                found[name] = " ".join(text.split())
     return found
 
 
 def _section(table: type[Struct]) -> str:
-    first = (table.__doc__ or "").partition("\n")[0]
-    title, sentence = re.fullmatch(r"`(\[.+?\])`: (.+)", first).groups()  # type: ignore[union-attr]
+    said = " ".join((table.__doc__ or "").split())
+    title, sentence = re.fullmatch(r"`(\[.+?\])`: (.+)", said).groups()  # type: ignore[union-attr]
     rows = ["| key | value | without it | meaning |", "| --- | --- | --- | --- |"]
-    said, hints = meanings(table), get_type_hints(table)
+    meaning, hints = meanings(table), get_type_hints(table)
     for field in fields(table):
         value = _type_name(hints[field.name])
-        rows.append(f"| `{field.name}` | {value} | {_default(field)} | {said[field.name]} |")
+        rows.append(f"| `{field.name}` | {value} | {_default(field)} | {meaning[field.name]} |")
     return "\n".join([f"### `{title}`", "", sentence[0].upper() + sentence[1:], "", *rows, ""])
 
 

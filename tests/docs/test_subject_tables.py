@@ -11,7 +11,8 @@ from documents import blocks, documents, name_of
 
 import subject_tables
 from asv_bench.history.standing import AcknowledgedFile
-from asv_bench.subjects.subject_file import PRESETS, SubjectText
+from asv_bench.subjects.metrics import PRESETS
+from asv_bench.subjects.subject_file import SubjectText
 
 FILES = [
     pytest.param(block.text, id=f"{name_of(page)}-{number}")

@@ -18,7 +18,7 @@ from mutated_files import altered, mutants_of
 from asv_bench.errors import BenchError
 from asv_bench.measure.processes import Ended, Processes
 from asv_bench.measure.samples import CommitUnusable, Reading, SampleFailed
-from asv_bench.subjects.subject_file import PRESETS
+from asv_bench.subjects.metrics import PRESETS
 
 WINDOWS = 3
 
