@@ -1,9 +1,8 @@
 """The software of a variant: what else, beside its files, its lives ran with, and what asked them.
 
-Running processes are asked which Python they are, not the line that starts them. Two commits that
-are installed one after the other into one environment, or an editable install of the user's own
-clone, let both ends of a comparison run the same code: what a Python imports from elsewhere is
-looked at, too.
+Two commits that are installed one after the other into one environment, or an editable install of
+the user's own clone, let both ends of a comparison run the same code: what a Python imports from
+elsewhere is looked at, too.
 """
 
 from __future__ import annotations
@@ -14,12 +13,9 @@ import os
 import re
 import shutil
 import tempfile
-import threading
-import time
 import tomllib
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +24,9 @@ from urllib.parse import unquote, urlsplit
 from asv_bench.errors import Refused
 from asv_bench.git.repository import short
 from asv_bench.measure.command_line import PythonCommand, filled
-from asv_bench.measure.launcher import descendants, stat_of
-from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
+from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.trees import Laid
+from asv_bench.measure.watched import Python, Watched
 from asv_bench.output.redaction import is_secret
 from asv_bench.subjects.pinned import digest_of
 from asv_bench.subjects.subject_file import SubjectTable
@@ -74,9 +70,6 @@ _SECONDS = 60.0
 _LARGE_BYTES = 2**28
 _BETWEEN = re.compile(r"[\s'\";&|()]+")
 """Between the words of a line for a shell."""
-_PYTHON = re.compile(r"(python|pypy)[\d.]*[a-z]*")
-_LEAST_PAUSE_S, _MOST_PAUSE_S = 0.001, 0.05
-"""Between two looks: short at first, as a Python may live for a few milliseconds only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,123 +114,6 @@ class Software:
         content = {**asdict(self), **told}
         del content["elsewhere"], content["made"]
         return content
-
-
-@dataclass(slots=True)
-class Python:
-    """A Python that was seen: its program, how it was called, and clock ticks that it worked."""
-
-    program: str
-    words: Sequence[str]  # what follows its name
-    folder: str
-    variables: Mapping[str, str]
-    asks: bool = False  # whether it is a client's
-    ticks: int = 0
-
-    @classmethod
-    def of(cls, command: PythonCommand, job: Job) -> Python:
-        """The Python that a command starts."""
-        words = (*command.options, *command.words)
-        return cls(command.program, words, str(job.folder), job.variables)
-
-    @property
-    def first_on_path(self) -> str:
-        """Where it looks for modules first: beside its script, or in its folder; "": neither."""
-        for word in self.words:
-            if word in ("-P", "-I"):
-                return ""
-            if word in ("-m", "-c"):
-                return self.folder
-            if (script := Path(self.folder, word)).is_file():
-                return str(script.resolve().parent)
-        return ""
-
-
-class Watched(Processes):
-    """Starts the commands of one life as others do, and sees which Python the first of them runs.
-
-    Where the first is a server, other commands ask it; their Python is seen, too.
-    """
-
-    def __init__(self, processes: Processes) -> None:
-        super().__init__()
-        self._processes = processes
-        self._pythons: dict[int, Python] = {}
-        self._asking: set[int] = set()  # what started clients
-        self.begun = time.time()
-        self.first: Job | None = None
-        self.client: Job | None = None
-
-    def python(self, *, asks: bool = False) -> Python | None:
-        """The one that worked most, of several that ran in turns or in each other; None: none."""
-        worked = Counter[str]()
-        pythons = [one for one in list(self._pythons.values()) if one.asks == asks]
-        for one in pythons:
-            worked[one.program] += one.ticks
-        return max(pythons, key=lambda one: worked[one.program], default=None)
-
-    @contextmanager
-    def started(self, job: Job) -> Iterator[Started]:
-        """See `Processes`."""
-        with self._processes.started(job) as process:
-            if self.first is None:
-                self.first = job
-            elif job.command != self.first.command:
-                self.client = job
-                self._asking.add(process.process)
-            else:
-                yield process
-                return
-            if job.preload and (fork := process.command) is not None:
-                self._pythons[process.process] = Python.of(fork, job)
-            ended = threading.Event()
-            watching = threading.Thread(target=self._watch, args=(process.process, ended))
-            watching.start()
-            try:
-                yield process
-            finally:
-                ended.set()
-                watching.join()
-
-    def _watch(self, launcher: int, ended: threading.Event) -> None:
-        pause = _LEAST_PAUSE_S
-        while not ended.wait(pause):
-            pause = min(1.1 * pause, _MOST_PAUSE_S)
-            for number in descendants(launcher):
-                with suppress(OSError):
-                    self._note(number, launcher)
-
-    def _note(self, number: int, launcher: int) -> None:
-        """See what a process runs; what the launcher starts is for a moment the launcher's."""
-        folder = Path(f"/proc/{number}")
-        executable = os.readlink(folder / "exe")
-        if not _PYTHON.fullmatch(Path(executable).name):
-            return
-        line = (folder / "cmdline").read_bytes()
-        environment = os.fsdecode((folder / "environ").read_bytes()).split("\0")
-        # Read no sooner: a launcher that has just been started has no line yet.
-        of_launcher = Path(f"/proc/{launcher}/cmdline").read_bytes()
-        if line in (b"", of_launcher) or os.readlink(folder / "exe") != executable:
-            return
-        variables = dict(one.split("=", 1) for one in environment if "=" in one)
-        word, *words = os.fsdecode(line).split("\0")[:-1]
-        program = _program(word, executable, variables, where := os.readlink(folder / "cwd"))
-        known = self._pythons.get(number)
-        # A process may change its name, and then no longer says how it was called.
-        if known is None or program != executable:
-            known = Python(program, words, where, variables, launcher in self._asking)
-            self._pythons[number] = known
-        known.ticks = sum(map(int, stat_of(number)[11:13]))
-
-
-def _program(word: str, executable: str, variables: dict[str, str], folder: str) -> str:
-    """The name by which a Python was called, which tells its environment; else its file."""
-    called = shutil.which(word, path=variables.get("PATH", os.defpath)) if "/" not in word else word
-    with suppress(OSError):
-        named = os.path.normpath(Path(folder, called or ""))
-        if Path(named).samefile(executable):
-            return named
-    return executable
 
 
 def cell_of(

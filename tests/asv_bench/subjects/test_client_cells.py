@@ -11,7 +11,8 @@ import pytest
 from declared_repository import DeclaredRepository
 
 from asv_bench.explain.clue import cell_clues
-from asv_bench.measure.software import Software, Watched, differences
+from asv_bench.measure.software import Software, differences
+from asv_bench.measure.watched import Watched
 
 TABLES = """
     [subject]
