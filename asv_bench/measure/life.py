@@ -23,19 +23,13 @@ from urllib.parse import urlsplit
 from asv_bench.measure.command_line import filled
 from asv_bench.measure.figures import Figures, Left, NoFigure
 from asv_bench.measure.launcher import EVENTS, descendants, stat_of
-from asv_bench.measure.processes import Job, LifeFailed, Processes, Started, peaks_since
+from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
 from asv_bench.measure.samples import Absence, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE, turns_of
 from asv_bench.process.run_apart import last_words
-from asv_bench.subjects.metrics import COLD, READY, REQUESTS, RSS_GROWTH, WARM, MetricTable
-from asv_bench.subjects.subject_file import (
-    POINT,
-    ClientTable,
-    ReadyTable,
-    ServerTable,
-    SubjectTable,
-)
+from asv_bench.subjects.metrics import COLD, POINT, READY, REQUESTS, RSS_GROWTH, WARM, MetricTable
+from asv_bench.subjects.subject_file import ClientTable, ReadyTable, ServerTable, SubjectTable
 
 _COMPILER_CACHES = (
     *("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH"),
@@ -202,8 +196,7 @@ class ServerLife(Life):
                     server.ask_to_end()
             server, told, ready_s = scope.enter_context(self._serving(setting))
             starts |= {WARM.name: (ready_s,)} if starts else {}
-            by_rank: dict[str, tuple[float, ...]] = {}
-            server.peak_rss_bytes = max(peaks_since(server.process, by_rank), default=0)
+            server.memory_peaks()
             # Servers of a pair start at the same time, and are asked once both are there.
             turns.wait()
             turns.pass_on()
@@ -214,8 +207,7 @@ class ServerLife(Life):
                 for point in points:
                     for number in range(first - warmup, first + counted):
                         window = self._ask(number, point, server, setting, told)
-                        seen = peaks_since(server.process, by_rank)
-                        server.peak_rss_bytes = max(server.peak_rss_bytes, *seen, 0)
+                        seen = server.memory_peaks()
                         if number >= 0:
                             windows[point].append(window)
                             peaks[point].append((sum(map(len, windows.values())), sum(seen)))
@@ -234,7 +226,7 @@ class ServerLife(Life):
         if self.server.url is not None:
             figures.absences |= dict.fromkeys(("peak_rss_bytes", "cpu_s"), _NOT_STARTED)
             return figures
-        figures.values |= {**by_rank, **starts, READY.name: (ready_s,)}
+        figures.values |= {**server.by_rank, **starts, READY.name: (ready_s,)}
         figures.values["peak_rss_bytes"] = (float(server.peak_rss_bytes),)
         slopes = [
             (later - earlier) / (at - before)

@@ -33,24 +33,6 @@ _LONGEST_MS = 2**31 - 1  # of a wait of the kernel: 24 days
 _LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launcher.py")))
 
 
-def peaks_since(starter: int, by_rank: dict[str, tuple[float, ...]]) -> list[int]:
-    """The most memory of each process that was started, since this was asked last.
-
-    `by_rank` gets the most that a process with a rank ever had, by metric.
-    """
-    peaks: list[int] = []
-    for process in descendants(starter):
-        folder = Path(f"/proc/{process}")
-        with contextlib.suppress(OSError):
-            found = re.findall(r"^VmHWM:\s*(\d+)", (folder / "status").read_text(), re.MULTILINE)
-            peaks += [int(kib) << 10 for kib in found]
-            if found and (rank := _RANK.search((folder / "environ").read_bytes())):
-                name = f"peak_rss_bytes@rank{int(rank[1])}"
-                by_rank[name] = (max(float(peaks[-1]), *by_rank.get(name, (0.0,))),)
-            (folder / "clear_refs").write_text("5")
-    return peaks
-
-
 class LifeFailed(MeasurementFailed):
     """A command did not end well; the message is a clause with what it said last.
 
@@ -115,6 +97,7 @@ class Started:
         self.code: int | None = None
         self.seconds = 0.0
         self.peak_rss_bytes = 0
+        self.by_rank: dict[str, tuple[float, ...]] = {}
         self.cpu_seconds = 0.0
         self.counts: dict[str, int] = {}
         self.begun = time.perf_counter()
@@ -163,6 +146,24 @@ class Started:
                 raise ForkServerGone(f"the process that should fork it ended: {words}")
             said += byte
         self.process, self.begun = int(said), time.perf_counter()
+
+    def memory_peaks(self) -> list[int]:
+        """The most memory of each process of it, since this was asked last.
+
+        `peak_rss_bytes` has the most of all that was seen, `by_rank` that of each rank, by metric.
+        """
+        peaks: list[int] = []
+        for process in descendants(self.process):
+            folder = Path(f"/proc/{process}")
+            with contextlib.suppress(OSError):
+                found = re.findall(r"^VmHWM:\s*(\d+)", (folder / "status").read_text(), re.M)
+                peaks += [int(kib) << 10 for kib in found]
+                if found and (rank := _RANK.search((folder / "environ").read_bytes())):
+                    name = f"peak_rss_bytes@rank{int(rank[1])}"
+                    self.by_rank[name] = (max(float(peaks[-1]), *self.by_rank.get(name, (0.0,))),)
+                (folder / "clear_refs").write_text("5")
+        self.peak_rss_bytes = max(self.peak_rss_bytes, *peaks, 0)
+        return peaks
 
     def wait(self) -> int:
         """The exit code, once it and all that it started have ended."""
@@ -306,21 +307,19 @@ class Processes:
 
         Raises LifeFailed where it ends with another code than 0, not in time, or not at all.
         """
-        by_rank: dict[str, tuple[float, ...]] = {}
         with self.started(job) as process:
             deadline = process.begun + timeout_s
             while looks and time.perf_counter() < deadline:
                 if process.has_ended(_LOOK_SECONDS):
                     break
-                seen = peaks_since(process.process, by_rank)
-                process.peak_rss_bytes = max(process.peak_rss_bytes, *seen, 0)
+                process.memory_peaks()
             timeout_s = max(0.0, deadline - time.perf_counter()) if looks else timeout_s
             if not process.has_ended(timeout_s):
                 words = last_words(process.text())
                 raise LifeFailed(f"it did not end within {timeout_s:g} s: {words}")
             if process.code:
                 raise process.failure()
-            spent = process.cpu_seconds, process.counts, by_rank
+            spent = process.cpu_seconds, process.counts, process.by_rank
             return Ended(process.seconds, process.peak_rss_bytes, process.text(), *spent)
 
     def stop(self) -> None:

@@ -174,17 +174,7 @@ class DeclaredSubject:
     @property
     def known(self) -> list[Metric]:
         """All metrics that a life may give: those declared first, then those of every subject."""
-        declared = [
-            Metric(
-                name,
-                table.unit,
-                table.better,
-                table.margin and table.margin / 100,
-                table.take,
-                table.control,
-            )
-            for name, table in self._declared.items()
-        ]
+        declared = [table.metric(name) for name, table in self._declared.items()]
         several = range(self._text.subject.devices or 0)
         by_place = [
             Metric(f"{what}{number}", "bytes")
@@ -252,14 +242,10 @@ class DeclaredSubject:
     def choose_metrics(self, patterns: Sequence[str]) -> None:
         """Compare other metrics than the declared ones; Refused as in `choose`."""
         if patterns:
-            found = [
-                metric
-                for metric in self.known
-                if any(
-                    (re.fullmatch if metric in ASKED_FOR else re.search)(pattern, metric.name)
-                    for pattern in patterns
-                )
-            ]
+            found = []
+            for metric in self.known:
+                matches = re.fullmatch if metric in ASKED_FOR else re.search
+                found += [metric] * any(matches(pattern, metric.name) for pattern in patterns)
             # Controls come with whatever is compared.
             controls = [one for one in self.known if one.control and one not in found and found]
             self._metrics = sorted([*found, *controls], key=attrgetter("control"))

@@ -23,6 +23,8 @@ OF_WINDOWS = ("wall_s", "cpu_s")
 READY, RSS_GROWTH = Metric("ready_s", "seconds"), Metric("rss_growth_bytes", "bytes")
 """Those of a server."""
 COLD, WARM = Metric("ready_s@cold", "seconds"), Metric("ready_s@warm", "seconds")
+POINT = "KVTRAIL_POINT"
+"""Of a client's line, what each point of load is put in place of."""
 ASKED_FOR = (Metric("instructions", ""), Metric("cycles", ""), COLD, WARM)
 """Those that are measured only where `--metric` gives the whole name."""
 
@@ -50,6 +52,11 @@ class MetricTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a metric needs either path or regex")
         if self.regex and (groups := compiled(self.regex).groups) != 1:
             raise ValueError(f"{self.regex!r} has {groups} groups; it needs one")
+
+    def metric(self, name: str) -> Metric:
+        """The metric that it declares."""
+        margin = self.margin and self.margin / 100
+        return Metric(name, self.unit, self.better, margin, self.take, self.control)
 
 
 def _served(requests: str, tokens: str, **times: str) -> dict[str, MetricTable]:

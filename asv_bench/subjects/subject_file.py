@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from asv_bench.errors import Refused
 from asv_bench.measure.command_line import PythonCommand, check_address, filled
-from asv_bench.subjects.metrics import BUILT_IN, PRESETS, READY, RSS_GROWTH, MetricTable
+from asv_bench.subjects.metrics import BUILT_IN, POINT, PRESETS, READY, RSS_GROWTH, MetricTable
 from asv_bench.subjects.toml_values import (
     Count,
     Line,
@@ -28,7 +28,6 @@ from asv_bench.subjects.toml_values import (
 )
 
 FILE_NAME = "kvtrail.toml"
-POINT = "KVTRAIL_POINT"
 
 
 class SubjectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

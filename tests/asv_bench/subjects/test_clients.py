@@ -50,8 +50,9 @@ class Client:
     @contextmanager
     def started(self, *_: Any) -> Iterator[Mock]:
         """A server that is ready and serves."""
-        serving = Mock(begun=0.0, code=None, peak_rss_bytes=2**20, process=os.getpid())
+        serving = Mock(begun=0.0, code=None, peak_rss_bytes=2**20, process=os.getpid(), by_rank={})
         serving.has_ended.return_value, serving.text.return_value = False, "serving"
+        serving.memory_peaks.return_value = []
         yield serving
 
     def run(self, processes: Processes, job: Any, timeout_s: float) -> Ended:
