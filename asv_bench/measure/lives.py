@@ -18,21 +18,14 @@ from asv_bench.git.repository import short
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting, Work
 from asv_bench.measure.processes import LifeFailed, Processes
-from asv_bench.measure.samples import (
-    Absence,
-    CommitUnusable,
-    GpuConditions,
-    Reading,
-    Round,
-    SampleFailed,
-)
+from asv_bench.measure.samples import Absence, CommitUnusable, Reading, Round, SampleFailed
 from asv_bench.measure.software import Software, cell_of
 from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import TURNS_VARIABLE, in_turns
 from asv_bench.measure.watched import Watched
 from asv_bench.output.progress import doing
 from asv_bench.process.environment import TRIAL_VARIABLE, measured_threads
-from asv_bench.process.gpu import GpuWatch, chosen_gpus
+from asv_bench.process.gpu import GpuConditions, GpuWatch, chosen_gpus
 from asv_bench.stats.paired import undisturbed
 from asv_bench.subjects.subject_file import SubjectTable
 
@@ -273,7 +266,11 @@ class Lives:
         except LifeFailed as failure:
             raise SampleFailed(commit, names, str(failure)) from None
         figures, gpu = Figures.of_windows([one for one, _ in lived]), lived[-1][1]
-        self._keep_others(commit, figures)
+        with self._lock:
+            # What is not compared is shown beside the answer.
+            for name in (one for one in figures.values if one not in self._metrics):
+                of_metric = self.others.setdefault(name, {})
+                of_metric.setdefault(commit, []).append(statistics.median(figures.values[name]))
         for name in names:
             if name not in figures.values:
                 absence = figures.absences.get(name, _NOTHING)
@@ -388,11 +385,7 @@ class Lives:
         return figures, watches[0].conditions(begun, ended)
 
     def _setting(
-        self,
-        laid: Laid,
-        place: Place,
-        told: Mapping[str, str],
-        processes: Processes | None = None,
+        self, laid: Laid, place: Place, told: Mapping[str, str], processes: Processes | None = None
     ) -> Setting:
         variables = laid.environment(self._work.table, **place.variables(), **told)
         return Setting(laid, variables, place.cores, processes or self._processes)
@@ -405,11 +398,3 @@ class Lives:
             # Of many setups the cache forgets the oldest.
             laid = self._lay_out(commit)
         return (laid, *laid.others)[build]
-
-    def _keep_others(self, commit: str, figures: Figures) -> None:
-        """What is not compared is shown beside the answer."""
-        with self._lock:
-            for name, values in figures.values.items():
-                if name not in self._metrics:
-                    of_metric = self.others.setdefault(name, {})
-                    of_metric.setdefault(commit, []).append(statistics.median(values))

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import short
 from asv_bench.output.stored_json import Count
+from asv_bench.process.gpu import GpuConditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ def judged(metrics: Iterable[Metric]) -> list[Metric]:
     return [one for one in metrics if not one.control] or list(metrics)
 
 
+@dataclass(eq=False)
 class CommitUnusable(MeasurementFailed):
     """A commit cannot be measured: it cannot be built or imported, or lacks the benchmark.
 
@@ -36,31 +38,25 @@ class CommitUnusable(MeasurementFailed):
     benchmark.
     """
 
-    def __init__(self, commit: str, reason: str, is_lacking: bool = False) -> None:
-        # What it is made of again in another process.
-        super().__init__(commit, reason, is_lacking)
-        self.commit = commit
-        self.reason = reason
-        self.is_lacking = is_lacking
+    commit: str
+    reason: str
+    is_lacking: bool = False
 
     def __str__(self) -> str:
         return f"commit {short(self.commit)} cannot be measured: {self.reason}"
 
 
+@dataclass(eq=False)
 class SampleFailed(MeasurementFailed):
     """A process of a commit that can be measured gave no figure of `benchmarks` this time.
 
     `round` has the figures of other benchmarks, which processes beside it gave.
     """
 
-    def __init__(
-        self, commit: str, benchmarks: Collection[str], reason: str, round: Round | None = None
-    ) -> None:
-        super().__init__(commit, benchmarks, reason, round)
-        self.commit = commit
-        self.benchmarks = tuple(benchmarks)
-        self.reason = reason
-        self.round = round
+    commit: str
+    benchmarks: Collection[str]
+    reason: str
+    round: Round | None = None
 
     def __str__(self) -> str:
         names = ", ".join(self.benchmarks)
@@ -69,22 +65,6 @@ class SampleFailed(MeasurementFailed):
 
 class DeviceLost(MeasurementFailed):
     """A device is out of use, and what it was asked to measure is still to be measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuConditions:
-    """The GPU while a process measured: clocks in MHz, temperature in degrees Celsius.
-
-    The SM clock is the median over the readings, the temperature the highest of them, and
-    `clock_events` (of `gpu.CLOCK_EVENTS`) are those of any reading.
-    """
-
-    sm_clock_mhz: Count
-    sm_clock_lowest_mhz: Count
-    sm_clock_highest_mhz: Count
-    clock_events: tuple[str, ...]
-    temperature_c: int | None
-    readings: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from asv_bench.errors import Refused
-from asv_bench.measure.samples import GpuConditions
+from asv_bench.output.stored_json import Count
 
 # Bits of NVML's clock event mask, lowest first.
 CLOCK_EVENTS = (
@@ -50,6 +50,22 @@ class GpuState:
     def to_json(self) -> dict[str, Any]:
         """The state as JSON-ready values, and whether something holds the clocks down."""
         return {**asdict(self), "throttled": not NOT_THROTTLING.issuperset(self.clock_events)}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuConditions:
+    """The GPU while a process measured: clocks in MHz, temperature in degrees Celsius.
+
+    The SM clock is the median over the readings, the temperature the highest of them, and
+    `clock_events` (of `CLOCK_EVENTS`) are those of any reading.
+    """
+
+    sm_clock_mhz: Count
+    sm_clock_lowest_mhz: Count
+    sm_clock_highest_mhz: Count
+    clock_events: tuple[str, ...]
+    temperature_c: int | None
+    readings: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from asv_bench.measure.samples import (
-    Absence,
-    CommitUnusable,
-    GpuConditions,
-    Metric,
-    Pair,
-    Reading,
-    Round,
-)
+from asv_bench.measure.samples import Absence, CommitUnusable, Metric, Pair, Reading, Round
+from asv_bench.process.gpu import GpuConditions
 
 from .noise import Noise
 

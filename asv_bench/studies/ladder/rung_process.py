@@ -16,10 +16,9 @@ from typing import Any
 from asv_bench.git.repository import WORKING_TREE
 from asv_bench.measure.lives import CPU, Place
 from asv_bench.measure.processes import Job, LifeFailed, Processes
-from asv_bench.measure.samples import GpuConditions
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.environment import borrowed_paths, measured_environment, search_path
-from asv_bench.process.gpu import GpuWatch
+from asv_bench.process.gpu import GpuConditions, GpuWatch
 from asv_bench.studies.ladder.rungs import Rung
 from asv_bench.subjects.own_suite import PRELOAD, TIMEOUT_SECONDS, OwnSuite, engine_of
 

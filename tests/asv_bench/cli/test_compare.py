@@ -23,7 +23,8 @@ from toy_project import ToyProject, git, make_project, run_ruler
 
 from asv_bench.errors import BenchError, TimeIsUp
 from asv_bench.git.repository import Commit
-from asv_bench.measure.samples import GpuConditions, Pair
+from asv_bench.measure.samples import Pair
+from asv_bench.process.gpu import GpuConditions
 from asv_bench.process.machine import Surroundings
 from asv_bench.subjects import choose
 

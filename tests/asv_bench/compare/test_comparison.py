@@ -29,8 +29,9 @@ from asv_bench.compare.tables import clock_findings
 from asv_bench.compare.verdict import Comparison, Standing, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import two_cells
-from asv_bench.measure.samples import Absence, GpuConditions, Metric, Pair, SampleFailed
+from asv_bench.measure.samples import Absence, Metric, Pair, SampleFailed
 from asv_bench.output.record import Record
+from asv_bench.process.gpu import GpuConditions
 
 NOISE = np.random.default_rng(1).normal(0, 0.001, 1000)
 NOISE[:24] -= np.median(NOISE[:24])

@@ -30,8 +30,8 @@ from asv_bench.fleet.fleet import (
 from asv_bench.fleet.host import Disturbed, Host, Order, Told, disturbances
 from asv_bench.measure.lives import Place
 from asv_bench.measure.log import RULER
-from asv_bench.measure.samples import CommitUnusable, DeviceLost, GpuConditions, Reading, Round
-from asv_bench.process.gpu import GpuUse
+from asv_bench.measure.samples import CommitUnusable, DeviceLost, Reading, Round
+from asv_bench.process.gpu import GpuConditions, GpuUse
 from asv_bench.process.machine import Surroundings, machine_facts
 from asv_bench.subjects.choose import declared_by
 

@@ -11,7 +11,8 @@ import pytest
 
 from asv_bench.measure import log
 from asv_bench.measure.log import Log, Logged
-from asv_bench.measure.samples import GpuConditions, Pair, Reading
+from asv_bench.measure.samples import Pair, Reading
+from asv_bench.process.gpu import GpuConditions
 from tests.simulations.commits import SimulatedCommits
 from tests.simulations.noise import Noise
 

@@ -10,8 +10,8 @@ import pytest
 from fake_nvml import FakeNvml
 
 from asv_bench.errors import Refused
-from asv_bench.measure.samples import GpuConditions
 from asv_bench.process.gpu import (
+    GpuConditions,
     GpuState,
     GpuWatch,
     chosen_gpus,

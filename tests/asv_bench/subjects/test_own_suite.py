@@ -26,10 +26,11 @@ from asv_bench.measure import lives as lives_module
 from asv_bench.measure.life import Work
 from asv_bench.measure.lives import Lives, Place, shared_out
 from asv_bench.measure.processes import Ended, Job, Processes
-from asv_bench.measure.samples import CommitUnusable, GpuConditions, Metric
+from asv_bench.measure.samples import CommitUnusable, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.process.environment import TRIAL_VARIABLE
+from asv_bench.process.gpu import GpuConditions
 from asv_bench.subjects.own_suite import BenchmarkLife, OwnSuite, engine_of
 from asv_bench.subjects.subject_file import SubjectTable
 

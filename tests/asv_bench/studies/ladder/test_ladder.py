@@ -27,8 +27,8 @@ from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.measure.lives import CPU, Place
 from asv_bench.measure.processes import LifeFailed
-from asv_bench.measure.samples import GpuConditions
 from asv_bench.measure.turns import TURNS_VARIABLE, Turns
+from asv_bench.process.gpu import GpuConditions
 from asv_bench.studies.ladder import command, engine_in_turns, rung_process
 from asv_bench.studies.ladder.claims import CLAIMS, FIGURES, trials_here
 from asv_bench.studies.ladder.engine_in_turns import TURNS_OF_BLOCK, EngineInTurns
