@@ -17,12 +17,7 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.output.table import percentage
-from asv_bench.stats.paired import (
-    Floats,
-    guarded_rank_sum_p,
-    hodges_lehmann,
-    robust_sigma,
-)
+from asv_bench.stats.paired import Floats, guarded_rank_sum_p, hodges_lehmann, robust_sigma
 
 Builds: TypeAlias = npt.NDArray[np.int64]
 """By pair, which build of either end it measured."""

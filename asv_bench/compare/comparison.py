@@ -18,7 +18,6 @@ from asv_bench.errors import TimeIsUp
 from asv_bench.git.repository import short
 from asv_bench.measure.rounds import Design, RoundRequest, Schedule, two_cells
 from asv_bench.measure.samples import (
-    Absence,
     CommitUnusable,
     Metric,
     Pair,
@@ -143,7 +142,10 @@ class CommitComparison:
         schedule = Schedule(source)
         for cell, absences in schedule.prepare(self._design.cells).items():
             for metric, absence in absences.items():
-                self._leave_out(metric, cell, absence)
+                verdict = Verdict.FAILED if absence.has_failed else Verdict.NOT_MEASURED
+                for name in self._contrasts_of(metric):
+                    if self._cases[name].answer is None:
+                        self._close(name, (), verdict, f"commit {short(cell)}: {absence.reason}")
         for number, look in enumerate(self._plan.looks):
             # A control needs no answer of its own.
             if not any(self._metric_of[name] in self._judged for name in self._open()):
@@ -190,12 +192,6 @@ class CommitComparison:
         """All pairs of all benchmarks, discarded ones included, in the order they began in."""
         found = [pair for case in self._cases.values() for pair in (*case.kept, *case.discarded)]
         return sorted(found, key=lambda pair: min(pair.base.started_at, pair.head.started_at))
-
-    def _leave_out(self, metric: str, cell: str, absence: Absence) -> None:
-        verdict = Verdict.FAILED if absence.has_failed else Verdict.NOT_MEASURED
-        for name in self._contrasts_of(metric):
-            if self._cases[name].answer is None:
-                self._close(name, (), verdict, f"commit {short(cell)}: {absence.reason}")
 
     def _contrasts_of(self, metric: str) -> list[str]:
         return [name for name, of in self._metric_of.items() if of.name == metric]

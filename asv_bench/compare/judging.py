@@ -17,22 +17,9 @@ from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.output.table import percentage
+from asv_bench.stats import paired
 from asv_bench.stats.families import rejected_in_turns
-from asv_bench.stats.paired import (
-    POOL_HALF_WIDTH,
-    POOL_SIZE,
-    Bools,
-    Floats,
-    fits_pool,
-    guarded_rank_sum_p,
-    hodges_lehmann,
-    last_digit,
-    location_p,
-    pooled_p,
-    printed_digit,
-    separation_p,
-    shift_interval,
-)
+from asv_bench.stats.paired import Bools, Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +62,7 @@ def weigh(
     own = np.asarray(within_commit(pairs), np.float64)
     figures = [one.value for pair in pairs for one in (pair.base, pair.head)]
     is_exact = is_counted and all(figure % 1 == 0 for figure in figures)
-    digit = 0.0 if is_exact else printed_digit(figures)
+    digit = 0.0 if is_exact else paired.printed_digit(figures)
     entry = weigh_costs(base, head, plan, test, np.asarray(pool, np.float64), own, digit)
     builds = builds_of(pairs)
     return entry if builds is None else over_builds(entry, base, head, builds, plan)
@@ -92,11 +79,11 @@ def weigh_costs(
 ) -> Evidence:
     """The same from logarithms of costs, of many comparisons at once."""
     margin = math.log1p(plan.margin)
-    low, high, confidence = shift_interval(head - base, plan.confidence)
-    shift = hodges_lehmann(head - base)
-    if test is Criterion.POOLED and pool.shape[-1] == POOL_SIZE:
+    low, high, confidence = paired.shift_interval(head - base, plan.confidence)
+    shift = paired.hodges_lehmann(head - base)
+    if test is Criterion.POOLED and pool.shape[-1] == paired.POOL_SIZE:
         # The range of so few pairs says little of how far off their centre may be.
-        half = POOL_HALF_WIDTH * pool.std(axis=-1) / math.sqrt(base.shape[-1])
+        half = paired.POOL_HALF_WIDTH * pool.std(axis=-1) / math.sqrt(base.shape[-1])
         low, high = np.minimum(low, shift - half), np.maximum(high, shift + half)
         confidence = plan.confidence
     return Evidence(
@@ -105,7 +92,7 @@ def weigh_costs(
         effect=np.expm1(shift),
         interval=(np.expm1(low), np.expm1(high)),
         confidence=confidence,
-        digit=last_digit(base, head, digit),
+        digit=paired.last_digit(base, head, digit),
         slower_p=_p_values(test, base, head, pool, own),
         faster_p=_p_values(test, head, base, pool, own),
         are_apart=(head.min(-1) > base.max(-1)) | (base.min(-1) > head.max(-1)),
@@ -125,7 +112,7 @@ def over_builds(
     if count == len(builds) >= ENOUGH:
         return entry  # Each life is of a build of its own.
     if count >= ENOUGH:
-        low, high, _ = shift_interval(after - before, plan.confidence)
+        low, high, _ = paired.shift_interval(after - before, plan.confidence)
     else:
         low, high = after.min(-1) - before.max(-1), after.max(-1) - before.min(-1)
     margin, level, alike = math.log1p(plan.margin), plan.alpha / 2.0, plan.equivalence_alpha
@@ -207,10 +194,7 @@ def significant_among(
 
 
 def verdicts(
-    entry: Evidence,
-    is_significant: Bools,
-    number: int,
-    plan: ComparisonPlan,
+    entry: Evidence, is_significant: Bools, number: int, plan: ComparisonPlan
 ) -> npt.NDArray[np.str_]:
     """The values of `Verdict`, [...], at look `number`; `is_significant` is [...]."""
     # As log-ratios, so that faster and slower are held to the same: 1 / 1.01 is 1 % faster.
@@ -262,12 +246,12 @@ def _p_values(test: Criterion, base: Floats, head: Floats, pool: Floats, own: Fl
     """One-sided: small where the head is slower."""
     match test:
         case Criterion.POOLED:
-            if pool.shape[-1] < POOL_SIZE or own.shape[-1] == 0:
+            if pool.shape[-1] < paired.POOL_SIZE or own.shape[-1] == 0:
                 return np.ones(base.shape[:-1])
-            return np.where(fits_pool(own, pool), pooled_p(base, head, pool), 1.0)
+            return np.where(paired.fits_pool(own, pool), paired.pooled_p(base, head, pool), 1.0)
         case Criterion.SEPARATION:
-            return separation_p(base, head)
+            return paired.separation_p(base, head)
         case Criterion.RANK_SUM:
-            return guarded_rank_sum_p(base, head)
+            return paired.guarded_rank_sum_p(base, head)
         case Criterion.LOCATION:
-            return location_p(head - base, "greater")
+            return paired.location_p(head - base, "greater")

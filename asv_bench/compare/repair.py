@@ -26,6 +26,9 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.output.table import interval, percentage
 from asv_bench.stats.paired import Share
 
+_LOST = (Verdict.FAILED, Verdict.VOID, Verdict.NOT_MEASURED)
+"""Answers without which there is none, the worst first."""
+
 
 class State(StrEnum):
     """What became of a regression; the worst first.
@@ -103,12 +106,8 @@ class Repair:
                 return State.NO_REGRESSION, before
             case (_, Verdict.SAME, _):
                 return State.WHOLLY, now
-            case _ if Verdict.FAILED in verdicts:
-                return State.FAILED, f": {reason}".rstrip(".")
-            case _ if Verdict.VOID in verdicts:
-                return State.VOID, f": {reason}".rstrip(".")
-            case _ if Verdict.NOT_MEASURED in verdicts:
-                return State.NOT_MEASURED, f": {reason}".rstrip(".")
+            case _ if lost := [one for one in _LOST if one in verdicts]:
+                return State(str(lost[0])), f": {reason}".rstrip(".")
             case (Verdict.EQUIVALENT | Verdict.FASTER, _, _):
                 also = f", and{now[1:]}" if remainder.verdict is Verdict.SLOWER else ""
                 return State.NO_REGRESSION, before + also

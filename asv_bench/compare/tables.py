@@ -13,7 +13,7 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.output.figure_rows import figure_text
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
-from asv_bench.process.gpu import throttling
+from asv_bench.process.gpu import GpuConditions, throttling
 from asv_bench.stats.paired import hodges_lehmann, location_p, smallest_p
 
 STYLES = {
@@ -63,10 +63,8 @@ def comparison_table(
     rows: list[Row] = []
     for one in comparisons:
         verdict = Cell(str(one.verdict), STYLES[one.verdict], text=one.word)
-        values = (
-            Cell(value, text=figure_text(value, one.unit))
-            for value in (one.base_value, one.head_value)
-        )
+        ends = one.base_value, one.head_value
+        values = (Cell(value, text=figure_text(value, one.unit)) for value in ends)
         numbers = one.pairs_used, one.pairs_discarded
         starts = f", {one.starts_used} starts" if one.starts_used else ""
         pairs = Cell(numbers, text=_pairs(numbers) + starts)
@@ -141,14 +139,12 @@ def clock_findings(pairs: Iterable[Pair]) -> list[str]:
     (`process.gpu_watch.why_discarded`). But whoever reads the verdict must know that the clock has
     a part in it. `pairs` may be of several benchmarks, which share processes.
     """
-    ends = {
-        (pair.base.device, pair.base.started_at, pair.head.started_at): (
-            pair.base.gpu,
-            pair.head.gpu,
-        )
-        for pair in pairs
-    }
-    both = [(base, head) for base, head in ends.values() if base is not None and head is not None]
+    known: dict[tuple[str, float, float], tuple[GpuConditions, GpuConditions]] = {}
+    for pair in pairs:
+        if pair.base.gpu and pair.head.gpu:
+            when = pair.base.device, pair.base.started_at, pair.head.started_at
+            known[when] = pair.base.gpu, pair.head.gpu
+    both = list(known.values())
     if len(both) < _FEWEST:
         return []
     found, (bases, heads) = [], zip(*both, strict=True)

@@ -242,9 +242,9 @@ def least_rank_sum_p(pairs: int) -> float:
     return float(_rank_sum_tails(pairs, pairs)[-1])
 
 
-def least_pooled_p(pairs: int, size: int) -> float:
-    """The smallest p-value that `pooled_p` can give with a pool of so many differences."""
-    return float(_pooled_tails(pairs, size)[-1])
+def least_pooled_p(pairs: int) -> float:
+    """The smallest p-value that `pooled_p` can give with a whole pool."""
+    return float(_pooled_tails(pairs, POOL_SIZE)[-1])
 
 
 def fits_pool(own: Floats, pool: Floats) -> Bools:
@@ -311,14 +311,6 @@ def look_levels(
         positions, mass = _within(bound, positions, mass, now - before)
         before = now
     return tuple(levels)
-
-
-def one_sided_look_levels(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
-    """The same for a one-sided test with a total error of `alpha`.
-
-    Half of a two-sided test of 2 alpha: a path that crosses both its bounds is too rare to matter.
-    """
-    return tuple(level / 2 for level in look_levels(looks, 2 * alpha))
 
 
 def _crossing(bound: float, positions: Floats, mass: Floats, lapse: float) -> float:
