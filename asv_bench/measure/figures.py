@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ from asv_bench.measure.samples import Absence
 from asv_bench.output.stored_json import count, decoded, figure, shown
 from asv_bench.subjects.metrics import MetricTable, Requests
 
-_MISSING = object()
 _INDEX = re.compile("[0-9]{1,9}")
 
 
@@ -87,15 +86,13 @@ class Left:
         figures = Figures()
         for name, metric in metrics.items():
             try:
-                found = (
-                    self._at(metric.path)
-                    if metric.path
-                    else re.findall(metric.regex, self.said, re.MULTILINE)
-                )
-                if not found and metric.path:
-                    raise _Nothing(f"its JSON has no {metric.path}.")
+                if metric.path:
+                    found, lacking = self._at(metric.path), f"its JSON has no {metric.path}."
+                else:
+                    found = re.findall(metric.regex, self.said, re.MULTILINE)
+                    lacking = f"it printed nothing that {metric.regex!r} finds."
                 if not found:
-                    raise _Nothing(f"it printed nothing that {metric.regex!r} finds.")
+                    raise _Nothing(lacking)
                 figures.values[name] = tuple(_figure(value) for value in found)
             except NoFigure as error:
                 has_failed = not isinstance(error, _Nothing)
@@ -130,8 +127,8 @@ class Left:
     def _at(self, path: str) -> list[Any]:
         """The values at a path of keys and indices with dots between; nothing where it is none."""
         content = self._content
-        found = _found(content, path) if path else _MISSING
-        return [] if found is _MISSING else found if isinstance(found, list) else [found]
+        found: Any = next(_found(content, path), []) if path else []
+        return found if isinstance(found, list) else [found]
 
     @cached_property
     def _content(self) -> Any:
@@ -152,18 +149,17 @@ class Left:
         raise NoFigure(f"what it left at $KVTRAIL_RESULT is no JSON: {reason}.")
 
 
-def _found(content: Any, path: str) -> Any:
-    """What is at a path. A key may have dots of its own: the longest that leads there wins."""
-    if not path:
-        return content
-    if isinstance(content, dict):
-        keys = sorted((key for key in content if f"{path}.".startswith(f"{key}.")), key=len)
-        values = (_found(content[key], path[len(key) + 1 :]) for key in reversed(keys))
-        return next((value for value in values if value is not _MISSING), _MISSING)
+def _found(content: Any, path: str) -> Iterator[Any]:
+    """What is at a path: of keys with dots of their own, the longest that leads there first."""
     key, _, rest = path.partition(".")
-    if isinstance(content, list) and _INDEX.fullmatch(key) and int(key) < len(content):
-        return _found(content[int(key)], rest)
-    return _MISSING
+    if not path:
+        yield content
+    elif isinstance(content, dict):
+        keys = (key for key in content if f"{path}.".startswith(f"{key}."))
+        for key in sorted(keys, key=len, reverse=True):
+            yield from _found(content[key], path[len(key) + 1 :])
+    elif isinstance(content, list) and _INDEX.fullmatch(key) and int(key) < len(content):
+        yield from _found(content[int(key)], rest)
 
 
 def _figure(value: Any) -> float:

@@ -14,15 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.measure.samples import (
-    Absence,
-    DeviceLost,
-    Metric,
-    Pair,
-    Reading,
-    Round,
-    RoundSource,
-)
+from asv_bench.measure.samples import Absence, DeviceLost, Metric, Pair, Reading, Round, RoundSource
 from asv_bench.process.gpu import why_discarded
 
 Request = TypeVar("Request")

@@ -117,11 +117,7 @@ class Software:
 
 
 def cell_of(
-    watched: Watched,
-    laid: Laid,
-    told: Mapping[str, str],
-    processes: Processes,
-    table: SubjectTable,
+    watched: Watched, laid: Laid, told: Mapping[str, str], processes: Processes, table: SubjectTable
 ) -> Software:
     """The software of a variant whose first life was watched, and of what asked its server."""
     python, asking = watched.python(), watched.python(asks=True)

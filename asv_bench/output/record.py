@@ -116,9 +116,7 @@ class Record:
 
     def write(self, path: Path | None = None) -> Path:
         """Write the record to `path` (or its default path) and return where it went."""
-        target = path or self.default_path()
-        write_json(target, self.to_json())
-        return target
+        return write_json(path or self.default_path(), self.to_json())
 
 
 def command_line(*without: str) -> str:
@@ -144,7 +142,7 @@ def require_places(record: Path | None, *beside: Path | None) -> None:
     require_writable(record or RUNS / "record.json", *beside)
 
 
-def write_json(path: Path, content: Any, *, indent: int | None = None) -> None:
+def write_json(path: Path, content: Any, *, indent: int | None = None) -> Path:
     """Write JSON in one piece; figures that are not finite become null."""
     finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
-    write_text(path, f"{json.dumps(finite, indent=indent)}\n")
+    return write_text(path, f"{json.dumps(finite, indent=indent)}\n")

@@ -28,6 +28,8 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Moment: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799_999)]
 """Milliseconds since 1970, up to the year 9999: no calendar here goes on."""
 
+_OTHERWISE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, BenchError)
+"""What is raised where a file holds something else than it should."""
 _LONGEST = 60
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -71,14 +73,7 @@ def parsed(
         return cast(Parsed, read(content))
     except UnreadableFile:
         raise
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        BenchError,
-    ) as error:
+    except _OTHERWISE as error:
         lacking = f"it lacks {error}" if isinstance(error, KeyError) else ""
         why = lacking or str(error).rstrip(".") or repr(error)
         raise UnreadableFile(f"{path} is not {what}: {why}.") from error

@@ -158,9 +158,8 @@ class AsvSuite(DeclaredSubject):
         found = filter(None, map(find_spec, _RUNNER))
         parts = [Path(str(spec.origin)).parent for spec in found]
         content = " ".join(digest_of(path) for path in (self._conf.suite, _SCRIPT, *parts))
-        kept = (
-            trees.CACHE / f"{self.name}-suite-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
-        )
+        digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+        kept = trees.CACHE / f"{self.name}-suite-{digest}"
         if not kept.is_dir():
             trees.CACHE.mkdir(parents=True, exist_ok=True)
             making = Path(tempfile.mkdtemp(dir=trees.CACHE))
