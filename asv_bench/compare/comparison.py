@@ -251,16 +251,11 @@ class CommitComparison:
         is_last = look.pairs == self._plan.cap
         used = {name: self._cases[name].kept[: look.pairs] for name in self._open()}
         enough = {name: kept for name, kept in used.items() if len(kept) == look.pairs}
-        evidence = {
-            name: weigh(
-                kept,
-                self._plan.for_one(name, self.margins),
-                look.test,
-                self._pool(name, look),
-                is_counted=not is_time(self._metric_of[name].unit),
-            )
-            for name, kept in enough.items()
-        }
+        evidence: dict[str, Evidence] = {}
+        for name, kept in enough.items():
+            plan, pool = self._plan.for_one(name, self.margins), self._pool(name, look)
+            is_counted = not is_time(self._metric_of[name].unit)
+            evidence[name] = weigh(kept, plan, look.test, pool, is_counted=is_counted)
         verdicts: dict[str, Verdict] = {}
         for is_control in (False, True):  # which are a family of their own, and cost no power
             before = {

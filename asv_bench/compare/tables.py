@@ -35,11 +35,6 @@ RSS_GROWTH, LEAK_BYTES = "rss_growth_bytes", 2**19
 _FEWEST = 4
 
 
-def _pairs(numbers: tuple[int, int]) -> str:
-    used, discarded = numbers
-    return f"{used} (+{discarded} discarded)" if discarded else str(used)
-
-
 COLUMNS = (
     Column("benchmark", "benchmark", kind="name"),
     Column("verdict", "verdict"),
@@ -47,7 +42,7 @@ COLUMNS = (
     Column("interval", "interval", show=interval(2), parts=("low", "high")),
     Column("base", "base"),
     Column("head", "head"),
-    Column("pairs", "pairs", show=_pairs, parts=("used", "discarded")),
+    Column("pairs", "pairs", parts=("used", "discarded")),
     Column("p", "p", show="{:.2g}".format),
     Column("unit", "unit", kind="data"),
 )
@@ -65,9 +60,10 @@ def comparison_table(
         verdict = Cell(str(one.verdict), STYLES[one.verdict], text=one.word)
         ends = one.base_value, one.head_value
         values = (Cell(value, text=figure_text(value, one.unit)) for value in ends)
-        numbers = one.pairs_used, one.pairs_discarded
-        starts = f", {one.starts_used} starts" if one.starts_used else ""
-        pairs = Cell(numbers, text=_pairs(numbers) + starts)
+        used = str(one.pairs_used)
+        used += f" (+{one.pairs_discarded} discarded)" if one.pairs_discarded else ""
+        used += f", {one.starts_used} starts" if one.starts_used else ""
+        pairs = Cell((one.pairs_used, one.pairs_discarded), text=used)
         rows.append(
             (one.benchmark, verdict, one.effect, one.interval, *values, pairs, one.p, one.unit)
         )

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -69,10 +70,8 @@ def check_address(text: str, key: str = "ready", variable: str = "KVTRAIL_PORT")
         raise ValueError(f"{key} is {text!r}; nothing but ${variable} is replaced in it")
     if not re.fullmatch(r"(?i:https?)://[!-~]+", address):
         raise ValueError(f"{key} is {text!r}; give http:// or https://, and no blanks behind")
-    try:
+    with suppress(ValueError):
         parts = urlsplit(address)
-        is_address = parts.hostname and parts.port != 0 and "@" not in parts.netloc
-    except ValueError:
-        is_address = False
-    if not is_address:
-        raise ValueError(f"{key} is {text!r}; it needs a host, and a port from 1 to 65535")
+        if parts.hostname and parts.port != 0 and "@" not in parts.netloc:
+            return
+    raise ValueError(f"{key} is {text!r}; it needs a host, and a port from 1 to 65535")

@@ -365,14 +365,9 @@ class ForkServer:
         Raises OSError if the server has ended.
         """
         cores = job.cores or sorted(os.sched_getaffinity(0))
-        told = {
-            "folder": str(job.folder),
-            "variables": dict(job.variables),
-            "cores": cores,
-            "is_counted": job.is_counted,
-        }
+        told = {**asdict(job), **asdict(command), "cores": cores}
         with tempfile.TemporaryFile() as asked, self._lock:
-            asked.write(json.dumps({**asdict(command), **told}).encode())
+            asked.write(json.dumps(told, default=str).encode())
             asked.seek(0)
             socket.send_fds(self._control, [b"+"], [asked.fileno(), *descriptors])
 

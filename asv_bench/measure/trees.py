@@ -158,15 +158,7 @@ class Trees:
     def _key(self, variant: Variant) -> str:
         """What decides how a setup comes out, as far as it can be known."""
         tree = variant.repository.line("rev-parse", f"{variant.commit}^{{tree}}")
-        table = self.table
-        is_labelled = variant.label != variant.commit
-        content = {
-            "tree": tree,
-            "label": variant.label if is_labelled else "",
-            "setup": table.setup,
-            "env": table.env,
-            "python": shutil.which("python"),
-            "pinned": self.pinned.digests,
-        }
-        text = json.dumps(content, sort_keys=True)
+        table, label = self.table, "" if variant.label == variant.commit else variant.label
+        python, pinned = shutil.which("python"), self.pinned.digests
+        text = json.dumps([tree, label, table.setup, table.env, python, pinned], sort_keys=True)
         return f"{table.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

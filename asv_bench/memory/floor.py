@@ -55,12 +55,8 @@ class Role(StrEnum):
 
 
 KERNEL_ROLES = {
-    "ring_attention": Role.ATTENTION,
-    "row_attention": Role.ATTENTION,
-    "decode_attention_append": Role.ATTENTION,
-    "head_row": Role.HEAD,
-    "head_stream": Role.HEAD,
-    "head_tiles": Role.HEAD,
+    **dict.fromkeys(("ring_attention", "row_attention", "decode_attention_append"), Role.ATTENTION),
+    **dict.fromkeys(("head_row", "head_stream", "head_tiles"), Role.HEAD),
 }
 """Kernels of a fused step that have one role each; `row_attention` does what lies before it too."""
 _MAPS = (Role.ATTENTION_OUT, Role.FEED_FORWARD_IN, Role.FEED_FORWARD_OUT, Role.ATTENTION_IN)

@@ -309,16 +309,11 @@ class DeclaredSubject:
     def described(self) -> dict[str, dict[str, Any]]:
         """What asv stores of each benchmark, by its name; here a metric is one."""
         same = {"type": "track", "params": [], "param_names": [], "code": ""}
-        return {
-            one.name: {
-                **same,
-                "name": one.name,
-                "unit": one.unit,
-                "better": one.better,
-                "version": self.version(one.name),
-            }
-            for one in self.known
-        }
+        found: dict[str, dict[str, Any]] = {}
+        for one in self.known:
+            own = {"name": one.name, "unit": one.unit, "better": one.better}
+            found[one.name] = {**same, **own, "version": self.version(one.name)}
+        return found
 
     def described_as(self, metric: str) -> tuple[str, int]:
         """The benchmark of `described` that a metric is of, and the place of its parameters."""
