@@ -225,7 +225,7 @@ def conditions(record: Record) -> dict[str, Any]:
 def ruler() -> str:
     """A hash of the ruler's sources."""
     digest = hashlib.sha256()
-    for path in sorted(RULER.rglob("*.py")):
+    for path in sorted([*RULER.rglob("*.py"), *RULER.rglob("*.toml")]):
         digest.update(str(path.relative_to(RULER)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

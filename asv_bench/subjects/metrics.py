@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -59,47 +59,7 @@ class MetricTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Metric(name, self.unit, self.better, margin, self.take, self.control)
 
 
-def _served(requests: str, tokens: str, **times: str) -> dict[str, MetricTable]:
-    """Metrics of a client: the paths of its two rates, and of times in milliseconds."""
-    return {
-        **{name: MetricTable(path, unit="ms") for name, path in times.items()},
-        "request_throughput": MetricTable(requests, unit="requests/s", better="higher"),
-        "output_throughput": MetricTable(tokens, unit="tokens/s", better="higher"),
-    }
-
-
-_VLLM = _served(
-    "request_throughput",
-    "output_throughput",
-    ttft_ms="median_ttft_ms",
-    tpot_ms="median_tpot_ms",
-    itl_ms="median_itl_ms",
-    itl_p99_ms="p99_itl_ms",
-)
-_GUIDELLM = "benchmarks.0.metrics"
-PRESETS = MappingProxyType(
-    {
-        "vllm-bench": _VLLM,
-        "sglang-bench": _VLLM,
-        "guidellm": _served(
-            f"{_GUIDELLM}.requests_per_second.successful.mean",
-            f"{_GUIDELLM}.output_tokens_per_second.successful.mean",
-            ttft_ms=f"{_GUIDELLM}.time_to_first_token_ms.successful.median",
-            tpot_ms=f"{_GUIDELLM}.time_per_output_token_ms.successful.median",
-            itl_ms=f"{_GUIDELLM}.inter_token_latency_ms.successful.median",
-        ),
-        "aiperf": _served(
-            "request_throughput.avg",
-            "output_token_throughput.avg",
-            ttft_ms="time_to_first_token.p50",
-            itl_ms="inter_token_latency.p50",
-        ),
-    }
-)
-"""Where the clients that people use leave their figures, by the `preset` of `[client]`."""
-
-
-class Requests(NamedTuple):
+class Requests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a client's JSON says what became of its requests; of several paths the first counts.
 
     `completed`, `failed` and `asked` are paths of numbers of requests.
@@ -112,23 +72,17 @@ class Requests(NamedTuple):
     printed: str = ""  # a regular expression for the number of requests that the client prints
 
 
-# As its releases have named it, the latest first.
-_TOTALS = ("metrics.request_totals", "request_totals", "run_stats.requests_made")
-REQUESTS = MappingProxyType(
-    {
-        # Older releases do not count failures.
-        "vllm-bench": Requests(("completed",), ("failed",), ("num_prompts",), "errors"),
-        # Its file holds no number of requests, and with --output-details an error for each.
-        "sglang-bench": Requests(
-            ("completed",), ("failed",), ("num_prompts",), "errors", r"\bnum_prompts=([0-9]{1,9})\b"
-        ),
-        "guidellm": Requests(
-            tuple(f"benchmarks.0.{place}.successful" for place in _TOTALS),
-            tuple(f"benchmarks.0.{place}.errored" for place in _TOTALS),
-        ),
-        "aiperf": Requests(
-            ("request_count.avg",), ("error_request_count.avg",), errors="error_summary"
-        ),
-    }
+class _Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client leaves."""
+
+    metrics: dict[str, MetricTable]
+    requests: Requests
+
+
+_CLIENTS = msgspec.toml.decode(
+    Path(__file__).with_name("presets.toml").read_bytes(), type=dict[str, _Preset]
 )
+PRESETS = {name: client.metrics for name, client in _CLIENTS.items()}
+"""Where the clients that people use leave their figures, by the `preset` of `[client]`."""
+REQUESTS = {name: client.requests for name, client in _CLIENTS.items()}
 """Where they say what became of requests."""

@@ -80,3 +80,14 @@ def test_the_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.Monkey
     # Removed before the last was written: two older ones are left.
     assert len(list(tmp_path.iterdir())) == 3
     assert kept.path.is_file()
+
+
+def test_the_ruler_is_its_code_and_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "RULER", tmp_path)
+    found = set()
+    for name in ("code.py", "table.toml", "notes.txt"):
+        (tmp_path / name).write_text(name)
+        found.add(log.ruler.__wrapped__())
+    assert len(found) == 2
