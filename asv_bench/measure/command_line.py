@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from urllib.parse import urlsplit
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
@@ -51,9 +52,7 @@ class PythonCommand:
             words = [filled(word, variables) for word in words]
         else:
             words = list(command)
-        count = 1
-        while words[count:] and words[count] in _OPTIONS:
-            count += 1
+        count = 1 + len(list(takewhile(_OPTIONS.__contains__, words[1:])))
         is_module = words[count : count + 1] == ["-m"]
         named = words[count + is_module :]
         if not (named and _PYTHON.fullmatch(words[0])) or named[0].startswith("-"):

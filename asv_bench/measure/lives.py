@@ -84,16 +84,13 @@ class Place:
 
 def shared_out(devices: Sequence[str]) -> list[Place]:
     """Places on these devices, the CPU or GPUs; several of them share the cores equally."""
+    if len(devices) == 1:
+        return [Place(name=CPU) if devices[0] == CPU else Place((devices[0],))]
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // len(devices))
-    return [
-        Place(
-            () if device == CPU else (device,),
-            tuple(cores[number * share % len(cores) :][:share]) if len(devices) > 1 else (),
-            CPU if device == CPU else "",
-        )
-        for number, device in enumerate(devices)
-    ]
+    starts = (number * share % len(cores) for number in range(len(devices)))
+    shares = (tuple(cores[start:][:share]) for start in starts)
+    return [Place((device,), own) for device, own in zip(devices, shares, strict=True)]
 
 
 def places(table: SubjectTable, devices: str | None) -> list[Place]:

@@ -242,10 +242,8 @@ def other_client(before: Software, after: Software) -> list[str]:
     moved = _moves(other_packages(before, after))
     if before.program != after.program:
         moved.insert(0, f"{before.program or 'no Python'} → {after.program or 'no Python'}")
-    names = sorted({*before.programs, *after.programs})
-    return moved + [
-        f"another {name}" for name in names if before.programs.get(name) != after.programs.get(name)
-    ]
+    others = before.programs.items() ^ after.programs.items()
+    return moved + [f"another {name}" for name in sorted({name for name, _ in others})]
 
 
 def _moves(packages: Iterable[tuple[str, str | None, str | None]]) -> list[str]:

@@ -215,7 +215,7 @@ def guarded_rank_sum_p(base: Floats, head: Floats) -> Floats:
 def rank_sum_p(base: Floats, head: Floats) -> Floats:
     """The exact p-value of Wilcoxon's, Mann's and Whitney's test; ties count for the base."""
     wins = (head[..., :, None] > base[..., None, :]).sum(axis=(-1, -2))
-    return np.asarray(_rank_sum_tails(head.shape[-1], base.shape[-1])[wins])
+    return np.asarray(rank_sum_tails(head.shape[-1], base.shape[-1])[wins])
 
 
 def pooled_p(base: Floats, head: Floats, pool: Floats) -> Floats:
@@ -232,19 +232,9 @@ def pooled_p(base: Floats, head: Floats, pool: Floats) -> Floats:
     among_pairs = (sizes[..., :, None] > sizes[..., None, :]).sum(axis=-1)
     ranks = 1 + among_pool + among_pairs
     total = (np.sign(differences).astype(np.int64) * ranks).sum(axis=-1)
-    tails = _pooled_tails(base.shape[-1], pool.shape[-1])
+    tails = pooled_tails(base.shape[-1], pool.shape[-1])
     p = tails[np.clip(total, 0, tails.size - 1)]
     return np.where(are_separate(base, head), p, 1.0)
-
-
-def least_rank_sum_p(pairs: int) -> float:
-    """The smallest p-value that `rank_sum_p` can give."""
-    return float(_rank_sum_tails(pairs, pairs)[-1])
-
-
-def least_pooled_p(pairs: int) -> float:
-    """The smallest p-value that `pooled_p` can give with a whole pool."""
-    return float(_pooled_tails(pairs, POOL_SIZE)[-1])
 
 
 def fits_pool(own: Floats, pool: Floats) -> Bools:
@@ -267,7 +257,7 @@ def _scatter_alike(base: Floats, head: Floats) -> Bools:
 
 
 @cache
-def _rank_sum_tails(winners: int, losers: int) -> Floats:
+def rank_sum_tails(winners: int, losers: int) -> Floats:
     """P(U >= u), u = 0, 1, ...: how often one of `winners` values is above one of `losers`."""
     least = winners * (winners + 1) // 2
     by_sum = ways_to_sum(tuple(range(1, winners + losers + 1)))[:, winners]
@@ -276,7 +266,7 @@ def _rank_sum_tails(winners: int, losers: int) -> Floats:
 
 
 @cache
-def _pooled_tails(pairs: int, size: int) -> Floats:
+def pooled_tails(pairs: int, size: int) -> Floats:
     """P(W >= w), w = 0, 1, ...: W sums the signed ranks of `pairs` out of `pairs + size`."""
     most = sum(range(size + 1, size + pairs + 1))
     ways = np.zeros((pairs + 1, 2 * most + 1))

@@ -67,10 +67,9 @@ def main() -> None:
         built = [str(path) for path in wheels.glob("*.whl")]
         if "{wheel_file}" in line and len(built) != 1:
             sys.exit(f"{len(built)} wheels were built, and {line!r} wants one: {' '.join(built)}")
+        places["wheel_file"] = " ".join(built)
         try:
-            words, more, codes, folder = interpolate_command(
-                line, {**places, "wheel_file": " ".join(built)}
-            )
+            words, more, codes, folder = interpolate_command(line, places)
         except UserError as error:
             sys.exit(str(error))
         run(words, folder or places["build_dir"], codes, more)

@@ -13,19 +13,8 @@ from msgspec import Meta
 
 from asv_bench.errors import Refused
 from asv_bench.measure.command_line import PythonCommand, check_address, filled
+from asv_bench.subjects import toml_values as toml
 from asv_bench.subjects.metrics import BUILT_IN, POINT, PRESETS, READY, RSS_GROWTH, MetricTable
-from asv_bench.subjects.toml_values import (
-    Count,
-    Line,
-    Module,
-    Name,
-    Seconds,
-    Text,
-    Variable,
-    Words,
-    compiled,
-    in_words,
-)
 
 FILE_NAME = "kvtrail.toml"
 
@@ -33,31 +22,31 @@ FILE_NAME = "kvtrail.toml"
 class SubjectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[subject]`: the repository, and the command that is one life."""
 
-    name: Name
+    name: toml.Name
     """In one word, for records and folders."""
-    repository: Text = "."
+    repository: toml.Text = "."
     """From the file's own folder: the git repository, or a folder in one, where commands then
     run."""
-    setup: Text = ""
+    setup: toml.Text = ""
     """A line for the shell that builds or installs a commit, once."""
-    measure: Text = ""
+    measure: toml.Text = ""
     """A line for the shell that is one life; none where a server and a client are measured."""
     builds: Annotated[int, Meta(ge=1, le=30)] = 1
     """How often `setup` builds a commit, each time in a folder of another path length and with an
     environment of another size. Lives take them in turn; a change is one that all of them show."""
-    timeout_s: Seconds = 600.0
+    timeout_s: toml.Seconds = 600.0
     """Seconds after which a life, or a run of the client, is ended."""
-    setup_timeout_s: Seconds = 3600.0
+    setup_timeout_s: toml.Seconds = 3600.0
     """Seconds after which a setup is ended."""
-    devices: Count | None = None
+    devices: toml.Count | None = None
     """GPUs that a life needs; 0: it sees none. Without the key it sees what the user sees."""
-    cores: Count = 0
+    cores: toml.Count = 0
     """CPU cores that a life may use; 0: all."""
-    env: dict[Variable, Text] = {}
+    env: dict[toml.Variable, toml.Text] = {}
     """Variables for setup and lives, in which $KVTRAIL_OUT and the like are replaced."""
-    pinned: tuple[Text, ...] = ()
+    pinned: tuple[toml.Text, ...] = ()
     """Paths that are the working tree's at every commit, from the folder of `repository`."""
-    preload: tuple[Module, ...] = ()
+    preload: tuple[toml.Module, ...] = ()
     """Modules, none of the commit's, that one Python imports once for all lives, which are forks
     of it: `measure` is then `python SCRIPT` or `python -m MODULE`, with nothing for a shell."""
     turns: bool = False
@@ -98,22 +87,22 @@ def _normal(paths: Sequence[str]) -> tuple[str, ...]:
 class ReadyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`ready = { regex = "..." }`: what the server prints when it is ready."""
 
-    regex: Line
+    regex: toml.Line
 
     def __post_init__(self) -> None:
-        compiled(self.regex)
+        toml.compiled(self.regex)
 
 
 class ServerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[server]`: a program that is started for each life, and asked by a client."""
 
-    start: Line | None = None
+    start: toml.Line | None = None
     """A line for the shell, whose server listens at $KVTRAIL_PORT."""
-    ready: Words | ReadyTable | None = None
+    ready: toml.Words | ReadyTable | None = None
     """An address that answers when the server is ready, or { regex = "..." } of what it prints."""
-    ready_timeout_s: Seconds = 300.0
+    ready_timeout_s: toml.Seconds = 300.0
     """Seconds after which a server that is not ready has failed."""
-    url: Words | None = None
+    url: toml.Words | None = None
     """In place of `start`: the address of a server that is there already, in which $KVTRAIL_LABEL
     is replaced, as in `ready`, which is not needed then."""
     pairs_per_start: Annotated[int, Meta(ge=1, le=1_000)] = 1
@@ -139,15 +128,15 @@ class ClientTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[client]`: what asks the server, `windows` times in a life after `warmup` unmeasured
     runs."""
 
-    run: Line
+    run: toml.Line
     """A line for the shell."""
-    warmup: Count = 1
+    warmup: toml.Count = 1
     """Runs of it that do not count."""
     windows: Annotated[int, Meta(ge=1, le=1_000_000)] = 5
     """Runs of it that do."""
     preset: str = ""
     """A client that people use, whose figures need no tables of their own."""
-    points: dict[Name, Text] = {}
+    points: dict[toml.Name, toml.Text] = {}
     """Texts by name, by each of which $KVTRAIL_POINT in `run` is replaced in turn: points of load,
     whose metrics are called ttft_ms@NAME."""
 
@@ -163,7 +152,7 @@ class AxisTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["commits", "labels"] = "commits"
     """Commits of the repository, or labels."""
-    labels: tuple[Words, ...] = ()
+    labels: tuple[toml.Words, ...] = ()
     """At least two, in their order."""
 
     def __post_init__(self) -> None:
@@ -176,7 +165,7 @@ class AxisTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TraceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[trace]`: a command that leaves a trace of what is measured, which `explain` reads."""
 
-    run: Line
+    run: toml.Line
     """A line for the shell that runs in place of `measure`, or of the client where there is a
     server. It leaves a Chrome trace, such as torch.profiler's, at $KVTRAIL_TRACE: a file,
     gzipped or not, or a folder of them."""
@@ -186,7 +175,7 @@ class SubjectText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All tables of a file."""
 
     subject: SubjectTable
-    metrics: dict[Words, MetricTable] = {}
+    metrics: dict[toml.Words, MetricTable] = {}
     server: ServerTable | None = None
     client: ClientTable | None = None
     axis: AxisTable = AxisTable()
@@ -232,7 +221,7 @@ class SubjectFile:
         except RecursionError:
             raise Refused(f"{path}: its values are nested too deeply.") from None
         except (msgspec.MsgspecError, ValueError) as error:
-            raise Refused(f"{path}: {in_words(str(error))}.") from None
+            raise Refused(f"{path}: {toml.in_words(str(error))}.") from None
         return cls(path.resolve(), text, content)
 
     @property
