@@ -139,12 +139,9 @@ class Started:
         """Wait until a fork has begun: its server imports what lives share first."""
         if self._server is None:
             return
-        said = b""
-        while not said.endswith(b"\n"):
-            if not (byte := self._report.read(1)):
-                words = self._server.last_words()
-                raise ForkServerGone(f"the process that should fork it ended: {words}")
-            said += byte
+        if not (said := self._report.readline()).endswith(b"\n"):
+            words = self._server.last_words()
+            raise ForkServerGone(f"the process that should fork it ended: {words}")
         self.process, self.begun = int(said), time.perf_counter()
 
     def memory_peaks(self) -> list[int]:

@@ -120,7 +120,7 @@ class SuiteRun:
         self._folder = folder
         told = json.loads((folder / "wanted.json").read_text())
         self._wanted: list[dict[str, Any]] = told["benchmarks"]
-        self._is_imported_once: bool = told["is_imported_once"]
+        self._imports: bool = told["is_imported_once"]
         self._caches: dict[str, Path | Failed] = {}
         self._forks = 0
 
@@ -128,29 +128,27 @@ class SuiteRun:
         """Run them, and leave what came of each."""
         samples: dict[str, list[Any]] = {}
         reasons: dict[str, list[Any]] = {}
-        first = [one for one in self._wanted if one["type"] == "peakmemory"]
-        others = [one for one in self._wanted if one["type"] != "peakmemory"]
-        for benchmarks in (first, others):
-            if benchmarks is others and self._is_imported_once:
+        for one in sorted(self._wanted, key=lambda one: one["type"] != "peakmemory"):
+            if one["type"] != "peakmemory" and self._imports:
                 self._import()
-            for one in benchmarks:
-                try:
-                    result, said = self._result(one)
-                except Failed as error:
-                    reasons[one["name"]] = [str(error), True]
-                    continue
-                if isinstance(result, float) and math.isnan(result):
-                    reasons[one["name"]] = [f"it was skipped{_reason_to_skip(said)}.", False]
-                elif result is None:
-                    reasons[one["name"]] = ["it returned None.", True]
-                else:
-                    is_timed = isinstance(result, dict) and "samples" in result
-                    samples[one["name"]] = result["samples"] if is_timed else [result]
+            try:
+                result, said = self._result(one)
+            except Failed as error:
+                reasons[one["name"]] = [str(error), True]
+                continue
+            if isinstance(result, float) and math.isnan(result):
+                reasons[one["name"]] = [f"it was skipped{_reason_to_skip(said)}.", False]
+            elif result is None:
+                reasons[one["name"]] = ["it returned None.", True]
+            else:
+                is_timed = isinstance(result, dict) and "samples" in result
+                samples[one["name"]] = result["samples"] if is_timed else [result]
         Path(os.environ["KVTRAIL_RESULT"]).write_text(json.dumps(samples))
         (self._folder / "reasons.json").write_text(json.dumps(reasons))
 
     def _import(self) -> None:
-        """Import the modules of benchmarks; where that fails, their own processes say so."""
+        """Import the modules of benchmarks once; where that fails, their own processes say so."""
+        self._imports = False
         package = os.path.basename(self._suite)
         names = [f"{package}.{one['identifier']}" for one in self._wanted]
         for module in _modules(package):

@@ -187,10 +187,7 @@ class AsvSuite(DeclaredSubject):
         what = f"listing the benchmarks with {commit.short}"
         with Progress(make_console(stderr=True), f"{what}, installed first if need be") as bar:
             processes = Processes()
-            # Without a setup trees would lie in the folder that is named here; these have one.
-            table, cache = self._text.subject, trees.CACHE
-            made = trees.Trees(self.axis.variant, table, self.pinned, self._where, cache, processes)
-            self.remarks, laid = made.remarks, made.lay_out(commit.hash)
+            laid = self._laying(processes)(commit.hash)
             bar.show(what=what)
             listing = laid.out / f"benchmarks-{key}.json"
             if not listing.is_file():
@@ -199,7 +196,7 @@ class AsvSuite(DeclaredSubject):
                 # Lives write no bytecode, and would compile the suite each time.
                 compiling = f"{_PYTHON} -m compileall -q {shlex.quote(str(kept))} >/dev/null 2>&1"
                 line = f"{compiling}; {_line(kept)} {shlex.join(words)}"
-                job = Job(line, laid.tree, laid.environment(table))
+                job = Job(line, laid.tree, laid.environment(self._text.subject))
                 try:
                     processes.run(job, _LISTING_SECONDS)
                 except LifeFailed as error:
