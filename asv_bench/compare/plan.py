@@ -17,7 +17,7 @@ QUICK_PAIRS = 12
 
 
 class Criterion(StrEnum):
-    """The one-sided test that a look applies (`stats.few_pairs`, `stats.paired`)."""
+    """The one-sided test that a look applies (`stats.paired`)."""
 
     POOLED = "pooled ranks"
     SEPARATION = "separation"

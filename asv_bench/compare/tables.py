@@ -132,7 +132,7 @@ def clock_findings(pairs: Iterable[Pair]) -> list[str]:
 
     A commit can change the clock, by drawing more power or by leaving the GPU idle. Its pairs are
     judged all the same, since discarding them would hide what it does
-    (`process.gpu_watch.why_discarded`). But whoever reads the verdict must know that the clock has
+    (`process.gpu.why_discarded`). But whoever reads the verdict must know that the clock has
     a part in it. `pairs` may be of several benchmarks, which share processes.
     """
     known: dict[tuple[str, float, float], tuple[GpuConditions, GpuConditions]] = {}

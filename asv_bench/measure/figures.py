@@ -40,7 +40,9 @@ class Figures:
         for name in dict.fromkeys(name for one in windows for name in (*one.values, *one.absences)):
             lacking = [at for at, one in enumerate(windows) if name in one.absences]
             if not lacking:
-                joined.values[name] = sum((one.values.get(name, ()) for one in windows), ())
+                joined.values[name] = tuple(
+                    value for one in windows for value in one.values.get(name, ())
+                )
                 continue
             absence = windows[lacking[0]].absences[name]
             if len(lacking) < len(windows):

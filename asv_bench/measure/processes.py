@@ -362,7 +362,7 @@ class ForkServer:
         Raises OSError if the server has ended.
         """
         cores = job.cores or sorted(os.sched_getaffinity(0))
-        told = {**asdict(job), **asdict(command), "cores": cores}
+        told = {**asdict(job), **asdict(command), "variables": dict(job.variables), "cores": cores}
         with tempfile.TemporaryFile() as asked, self._lock:
             asked.write(json.dumps(told, default=str).encode())
             asked.seek(0)

@@ -172,7 +172,7 @@ class TraceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SubjectText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All tables of a file."""
+    """All tables of a file; a key that one of them does not know is an error."""
 
     subject: SubjectTable
     metrics: dict[toml.Words, MetricTable] = {}
