@@ -245,7 +245,8 @@ class DeclaredSubject:
             found = []
             for metric in self.known:
                 matches = re.fullmatch if metric in ASKED_FOR else re.search
-                found += [metric] * any(matches(pattern, metric.name) for pattern in patterns)
+                if any(matches(pattern, metric.name) for pattern in patterns):
+                    found.append(metric)
             # Controls come with whatever is compared.
             controls = [one for one in self.known if one.control and one not in found and found]
             self._metrics = sorted([*found, *controls], key=attrgetter("control"))
