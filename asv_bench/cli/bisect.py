@@ -126,11 +126,9 @@ def bisect(
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
     if by_files:
-        if hosts.address is not None:
-            raise Refused("--files searches on one machine: leave out --fleet.")
         names = (parent_of(chosen, good), good) if bad is None else (good, bad)
         ends = [(name, chosen.resolve(name)) for name in names]
-        SearchingFiles(chosen, ends, direction, plan, files, how).answer()
+        SearchingFiles(chosen, ends, direction, plan, files, how, hosts).answer()
         return
     if bad is None:
         raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")

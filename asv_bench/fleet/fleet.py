@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 
 from asv_bench.errors import MeasurementFailed, Refused, require_packages
-from asv_bench.fleet.host import Disturbed, Host, Order, Told, disturbances
+from asv_bench.fleet.host import Disturbed, Host, Order, Packed, Told, disturbances
 from asv_bench.git.repository import short
 from asv_bench.measure.log import RULER
 from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Round
@@ -241,7 +241,7 @@ def opened_fleet(
 
     _connect(options.address)
     try:
-        found, refusals = _started(Order.of(subject, names))
+        found, refusals = _started(subject, names)
         print_sentences(console, refusals, "yellow")
         hosts = of_kind(found, options.kind, is_for_one_kind=is_for_one_kind)
         for host in found:
@@ -289,13 +289,14 @@ def _connect(address: str) -> None:
     ray._private.worker._worker_logs_enabled = False
 
 
-def _started(order: Order) -> tuple[list[FleetHost], list[str]]:
+def _started(subject: DeclaredSubject, names: Sequence[str]) -> tuple[list[FleetHost], list[str]]:
     """A host for each node that has room for a life, and why others are none, in sentences."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # To each node once, through the cluster's object store.
-    carried, table = ray.put(order), order.work.table
+    carried, table = ray.put(Order.of(subject, names)), subject.work.table
+    more = partial(Packed.of, subject, held=names)
     named: Counter[str] = Counter()
     begun: list[tuple[str, int, Any, Any]] = []
     alive = filter(itemgetter("Alive"), ray.nodes())
@@ -321,7 +322,7 @@ def _started(order: Order) -> tuple[list[FleetHost], list[str]]:
     hosts, refusals = [], []
     deadline = time.monotonic() + START_SECONDS
     for name, slots, host, machine in begun:
-        ask, end = partial(_ask, host), partial(ray.kill, host)
+        ask, end = partial(_ask, host, more), partial(ray.kill, host)
         try:
             facts = ray.get(machine, timeout=max(0.0, deadline - time.monotonic()))
             hosts.append(FleetHost(name, slots, ask, end, facts))
@@ -334,12 +335,15 @@ def _started(order: Order) -> tuple[list[FleetHost], list[str]]:
     return hosts, refusals
 
 
-def _ask(actor: Any, *arguments: Any, **more: Any) -> Told:
-    """What a host measures; DeviceLost where it does not answer."""
+def _ask(actor: Any, packed: Callable[..., Packed], *arguments: Any, **more: Any) -> Told:
+    """What a host measures, given what it lacks; DeviceLost where it does not answer."""
     import ray
 
     try:
         told: Told = ray.get(actor.measure.remote(*arguments, **more))
+        if told.lacking:
+            more["given"] = packed(told.lacking)
+            told = ray.get(actor.measure.remote(*arguments, **more))
     except ray.exceptions.RayTaskError as error:
         raise MeasurementFailed(str(error)) from None
     except ray.exceptions.RayError as error:

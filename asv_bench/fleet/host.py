@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from asv_bench.measure.life import Work
 from asv_bench.measure.lives import Lives, Place
 from asv_bench.measure.log import RULER
 from asv_bench.measure.processes import Processes
+from asv_bench.measure.samples import CommitUnusable
 from asv_bench.measure.software import Software
 from asv_bench.measure.trees import Trees
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
@@ -43,46 +44,47 @@ _REMOVE = 'cat; sleep 1; rm -rf "$1" || { sleep 10; rm -rf "$1"; }'
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """Commits on their way to a host: their files, and nothing of their history."""
+
+    variants: Mapping[str, Variant]  # by what is asked for
+    packs: tuple[bytes, ...]  # of git
+
+    @classmethod
+    def of(cls, subject: DeclaredSubject, names: Iterable[str], held: Iterable[str] = ()) -> Packed:
+        """Commits or labels, without the files of `held` ones; GitError if a file is missing."""
+        variants = {name: subject.axis.variant(name) for name in names}
+        without = [f"^{subject.axis.variant(name).commit}" for name in held]
+        commits: dict[Repository, list[str]] = {}
+        for variant in variants.values():
+            commits.setdefault(variant.repository, []).append(variant.commit)
+        packs = []
+        for repository, of_one in commits.items():
+            trees = "".join(f"{one}^{{tree}}\n" for one in (*of_one, *without)).encode()
+            objects = repository.ask("rev-list", "--objects", "--stdin", given=trees)
+            objects += "".join(f"{commit}\n" for commit in of_one).encode()
+            packs.append(repository.ask("pack-objects", "--stdout", "-q", given=objects))
+        return cls(variants, tuple(packs))
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
-    """What a host is told once."""
+    """What a host is told first."""
 
     work: Work
-    variants: Mapping[str, Variant]  # by what is asked for
-    packs: tuple[bytes, ...]  # of git: the files of these commits, and nothing of the history
+    commits: Packed
     object_format: str
     pinned: Pinned
 
     @classmethod
     def of(cls, subject: DeclaredSubject, names: Sequence[str]) -> Order:
         """To measure commits or labels; Refused if files of theirs, or pinned ones, are missing."""
-        variants = {name: subject.axis.variant(name) for name in names}
-        commits: dict[Repository, list[str]] = {}
-        for variant in variants.values():
-            commits.setdefault(variant.repository, []).append(variant.commit)
-        packs = []
-        for repository, of_one in commits.items():
-            wanted = ("--no-walk", *dict.fromkeys(of_one), "--")
-            try:
-                objects = repository.ask("rev-list", "--objects", *wanted)
-                packs.append(repository.ask("pack-objects", "--stdout", "-q", given=objects))
-            except GitError as error:
-                raise Refused(f"the commits cannot be sent to other hosts: {error}") from None
-        return cls(
-            subject.work,
-            variants,
-            tuple(packs),
-            Repository(subject.repository).line("rev-parse", "--show-object-format"),
-            subject.pinned,
-        )
-
-    def unpack(self, folder: Path) -> Repository:
-        """A repository in a folder that has the commits; GitError if git cannot take them."""
-        init = ("init", "-q", "--bare", f"--object-format={self.object_format}", str(folder))
-        Repository(folder.parent).ask(*init)
-        repository = Repository(folder)
-        for pack in self.packs:
-            repository.ask("index-pack", "--stdin", given=pack)
-        return repository
+        try:
+            commits = Packed.of(subject, names)
+        except GitError as error:
+            raise Refused(f"the commits cannot be sent to other hosts: {error}") from None
+        object_format = Repository(subject.repository).line("rev-parse", "--show-object-format")
+        return cls(subject.work, commits, object_format, subject.pinned)
 
 
 class Disturbed(MeasurementFailed):
@@ -98,6 +100,7 @@ class Told:
     cells: dict[str, Software] = field(default_factory=dict)
     others: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    lacking: Collection[str] = ()  # commits or labels that it must be given to measure
 
 
 class Host:
@@ -117,29 +120,55 @@ class Host:
         tempfile.tempdir = str(folder)
         remove = ["sh", "-c", _REMOVE, "sh", str(folder)]
         self._remover = subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True)
-        repository = order.unpack(folder / "repository.git")
+        repository = self._repository = Repository(folder / "repository.git")
+        init = ("init", "-q", "--bare", f"--object-format={order.object_format}")
+        Repository(folder).ask(*init, str(repository.path))
+        self._variants: dict[str, Variant] = {}
+        self._receive(order.commits)
 
         def variant_of(asked: str) -> Variant:
             undelayed, delay = Delay.planted(asked)
-            return replace(order.variants[undelayed], repository=repository, delay=delay)
+            return replace(self._variants[undelayed], repository=repository, delay=delay)
 
         processes, work, laid = Processes(), order.work, folder / "trees"
         self._trees = Trees(variant_of, work.table, order.pinned, work.folder, laid, processes)
         self._lives = Lives(work, self._places, self._trees.lay_out, processes)
         return machine_facts()
 
+    def _receive(self, commits: Packed) -> None:
+        """Have more commits; GitError if git cannot take them."""
+        for pack in commits.packs:
+            self._repository.ask("index-pack", "--stdin", given=pack)
+        self._variants |= commits.variants
+
     def measure(
-        self, method: str, slot: int, may_leave: bool, *arguments: Any, **more: Any
+        self,
+        method: str,
+        slot: int,
+        may_leave: bool,
+        asked: str | Sequence[str],
+        *arguments: Any,
+        given: Packed | None = None,  # what it lacked when it was asked before
+        **more: Any,
     ) -> Told:
-        """What a method of `Lives` gives in a slot, unless the host is disturbed and may leave."""
+        """What a method of `Lives` gives in a slot, unless the host is disturbed and may leave, or
+        lacks commits that are asked for."""
         place, told = self._places[slot], Told()
+        cells = (asked,) if isinstance(asked, str) else asked
+        told.lacking = {Delay.planted(cell)[0] for cell in cells} - self._variants.keys()
+        if told.lacking and given is None:
+            return told
         with self._turns[slot]:
             self._busy.add(slot)
             try:
                 if may_leave and (found := self._look(place, lambda: self._busy == {slot})):
                     raise Disturbed(" ".join(found))
+                if given is not None:
+                    self._receive(given)
                 measure = getattr(self._lives, method)
-                told.value = measure(*arguments, device=place.device, **more)
+                told.value = measure(asked, *arguments, device=place.device, **more)
+            except GitError as error:
+                told.error = CommitUnusable(cells[-1], f"git could not unpack it: {error}")
             except MeasurementFailed as error:
                 told.error = error
             finally:

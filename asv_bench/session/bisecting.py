@@ -316,6 +316,7 @@ class SearchingFiles(Searching):
         plan: SearchPlan,
         files: Outputs,
         how: MeasuringOptions,
+        hosts: FleetOptions | None = None,
     ) -> None:
         if subject.labels:
             raise Refused("labels have no files of their own: --files takes commits.")
@@ -330,7 +331,7 @@ class SearchingFiles(Searching):
             "bad": self._bad.to_json(),
             "files": self._labels,
         }
-        super().__init__(subject, among, direction, plan, files, how)
+        super().__init__(subject, among, direction, plan, files, how, hosts)
 
     def _find_changes(self, subject: DeclaredSubject) -> tuple[list[FileChange], list[str]]:
         """The changes that matter to what is measured, and how many do not."""

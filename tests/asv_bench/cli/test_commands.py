@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from declared_repository import DeclaredRepository
@@ -162,17 +163,39 @@ def test_the_line_that_measures_a_workload_is_one_that_run_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "but"),
-    [("compare", ()), ("bisect", ()), ("fixed", ()), ("swap", ("--workload",)),
+    ("line", "but"),
+    [("compare HEAD~1 HEAD", ()), ("bisect HEAD~1 HEAD", ()), ("bisect HEAD --files", ()),
+     ("fixed HEAD~1", ()), ("swap HEAD~1 HEAD a b", ("--workload",)),
      ("changes", ("--workload",)), ("calibrate", ()), ("history", ("--margin", "--require-gpu")),
      # Peers are other engines, on several workloads, and nothing is judged.
      ("peers", ("--workload", "--margin", "--anyway", "--require-gpu", "--devices", "--subject"))],
 )  # fmt: skip
-def test_verbs_that_measure_can_all_do_what_any_can(verb: str, but: Sequence[str]) -> None:
+def test_verbs_that_measure_can_all_do_what_any_can(
+    line: str, but: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verb, *words = line.split()
     known = {option for one in VERBS.commands[verb].params for option in one.opts}
     abilities = ("--resume", "--minutes", "--fleet", "--workload", "--margin", "--require-quiet")
     outputs = ("--json", "--markdown", "--csv", "--require-gpu", "--devices", "--subject")
     assert {*abilities, "--anyway", *outputs} - known == set(but)
+    if not words:
+        return
+    # What it takes, it takes together, whatever else is asked of it.
+    toy = DeclaredRepository.make(tmp_path / "toy", TABLES, *"123")
+    toy.change("more files", {"one": "1", "other": "1"})
+    monkeypatch.chdir(toy.root)
+    monkeypatch.setattr("asv_bench.measure.log.FOLDER", tmp_path / "lives")
+    monkeypatch.setattr("asv_bench.session.session.WORKPLACE", tmp_path)
+    monkeypatch.setattr("asv_bench.fleet.fleet.require_packages", lambda *_: None)
+    opened = Mock(side_effect=Refused("no host is up."))
+    monkeypatch.setattr("asv_bench.session.session.opened_fleet", opened)
+    words += ["--resume", "--minutes=9", "--fleet=auto", "--margin=5", "--require-quiet"]
+    words += ["--anyway", "--subject=kvtrail.toml"]
+    words += [f"{option}={tmp_path / 'out'}{option}" for option in outputs[:3]]
+    done = CliRunner().invoke(build_app(), [verb, *words])
+    assert done.exception is opened.side_effect, done.output
+    assert opened.call_args.args[0].address == "auto"
+    assert opened.call_args.kwargs["require_quiet"]
 
 
 @pytest.mark.parametrize(

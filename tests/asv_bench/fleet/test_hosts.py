@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from declared_repository import DeclaredRepository
+from declared_repository import STEP, DeclaredRepository
 from measured_rounds import one_life
 from rich.console import Console
 
@@ -27,7 +27,10 @@ from asv_bench.fleet.fleet import (
     hosts_json,
     of_kind,
 )
-from asv_bench.fleet.host import Disturbed, Host, Order, Told, disturbances
+from asv_bench.fleet.host import Disturbed, Host, Order, Packed, Told, disturbances
+from asv_bench.git.repository import Repository
+from asv_bench.git.trees import PartCommits, changes_between
+from asv_bench.measure.delay import Delay
 from asv_bench.measure.lives import Place
 from asv_bench.measure.log import RULER
 from asv_bench.measure.samples import CommitUnusable, DeviceLost, Reading, Round
@@ -50,6 +53,8 @@ case "$RAY_JOB_ID$PYTHONPATH" in /own) ;; *) exit 1;; esac
 read figure < "$KVTRAIL_OUT/figure"
 printf '{"step": %s}' "$figure" > "$KVTRAIL_RESULT"
 """
+
+LIB_LIFE = """read a < lib/a; read b < lib/b; echo '{\\"step\\": '$a$b'}' > $KVTRAIL_RESULT"""
 
 
 def test_a_host_measures_in_all_slots_with_files_of_its_own(
@@ -87,6 +92,45 @@ def test_a_host_measures_in_all_slots_with_files_of_its_own(
     failed = pickle.loads(pickle.dumps(made.measure("round", 0, False, [lacking]).error))
     assert isinstance(failed, CommitUnusable)
     assert failed.commit == lacking
+
+
+def test_a_host_is_given_what_it_lacks_when_it_is_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that was made when the host had begun, by two slots at once."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    toy = DeclaredRepository.make(tmp_path / "toy", STEP.replace("python bench.py", LIB_LIFE))
+    before, after = (toy.change(one, {f"lib/{name}": one for name in "ab"}) for one in "12")
+    subject, ends = toy.subject, [before, after]
+    made = Host()
+    made.begin(pickle.loads(pickle.dumps(Order.of(subject, ends))), 2, "here", lambda *_: ())
+    parts = PartCommits(before, Repository(toy.root), tmp_path)
+    one, other = changes_between(before, after, Repository(toy.root))
+    part, later = parts.commit([one]), parts.commit([other])
+    for commit in (part, later):
+        subject.axis.add(commit, parts.repository)
+    delayed = Delay(0.001, is_told=False).named(part)
+    lacking = made.measure("round", 0, True, (before, delayed))
+    assert (lacking.value, lacking.error, lacking.lacking) == (None, None, {part})
+    packed = pickle.loads(pickle.dumps(Packed.of(subject, lacking.lacking, held=ends)))
+    # The commit and its two folders: their files are there.
+    assert [int.from_bytes(pack[8:12], "big") for pack in packed.packs] == [3]
+
+    def measured_in(slot: int) -> list[float]:
+        told = made.measure("round", slot, True, (before, part), given=packed)
+        assert told.error is None
+        return [of_cell["step"].value for of_cell in told.value.readings]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(measured_in, (0, 1))) == [[11.0, 21.0]] * 2
+    assert not made.measure("round", 1, True, (delayed, after)).lacking
+    # Another host may have room for what this one cannot take.
+    broken = replace(Packed.of(subject, [later], held=ends), packs=(b"PACK",))
+    for _ in range(2):
+        told = made.measure("prepare", 0, False, later, given=broken)
+        assert isinstance(told.error, CommitUnusable)
+        assert told.error.commit == later
+        assert "git could not unpack it: " in told.error.reason
 
 
 @pytest.mark.parametrize(

@@ -296,3 +296,34 @@ def test_a_calibration_plants_its_delays_on_the_hosts(kvtrail, cluster: Cluster,
     assert (null["verdict"], slow["verdict"]) == ("equivalent", "slower")
     assert slow["effect"] == pytest.approx(0.2, abs=0.01)
     assert len(said.record["results"]["hosts"]) > 1
+
+
+def test_files_are_searched_on_all_hosts_though_one_is_lost(
+    kvtrail, cluster: Cluster, declared, tmp_path: Path
+) -> None:
+    """Parts of the commit, made on the way; one of them no host can measure."""
+    log = tmp_path / "log"
+    log.touch()
+    body = f"""
+        step=5
+        if grep -q new lib/d; then step=6; fi
+        if grep -q new lib/c; then grep -q new lib/b || exit 1; fi
+        printf x >> {log}
+        printf '{{"step": %s.00%d}}' $step $(($$ % 10)) > "$KVTRAIL_RESULT"
+        """
+    toy = declared(TABLES, body)
+    for text in ("old", "new"):
+        toy.change(text, {f"lib/{name}": text for name in "abcd"})
+    # Both ends are known to each host by then.
+    losing = after(30, log, cluster.lose_one)
+    where = ("--fleet", cluster.address, "--kind", KIND)
+    said = kvtrail(toy, "bisect", "HEAD", "--files", "--margin", "5", *where)
+    losing.join()
+    assert said.code == 3, said.text
+    assert "lib/d makes it slower: +" in said.text
+    assert "lib/c, lib/d: cannot be tried" in said.text
+    assert "is taken out of the fleet, as it is lost" in said.text
+    assert len(said.record["warnings"]) == 1
+    ends = set(toy.git("rev-list", "-2", "HEAD").split())
+    lives = [one for one in readings_in(said.record["samples"]) if one["commit"] not in ends]
+    assert len({one["device"] for one in lives}) > 1
