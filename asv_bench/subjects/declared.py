@@ -378,7 +378,8 @@ class DeclaredSubject:
         """What is measured and where, for the user to check."""
         names = ", ".join(metric.name for metric in self._metrics)
         what = "the wall time" if names == WALL else names
-        where = "" if self.devices == [HOST] else f" on GPU {' and '.join(self.devices)}"
+        unit = "" if self.elsewhere else "GPU "
+        where = "" if self.devices == [HOST] else f" on {unit}{' and '.join(self.devices)}"
         starts = self._text.server.pairs_per_start if self._text.server else 1
         where += f", {starts} pairs from each start of the servers" if starts > 1 else ""
         which = "under each label" if self.labels else "in the files of each commit"

@@ -321,6 +321,7 @@ def test_files_are_searched_on_all_hosts_though_one_is_lost(
     losing.join()
     assert said.code == 3, said.text
     assert "lib/d makes it slower: +" in said.text
+    assert " on GPU " not in said.text
     assert "lib/c, lib/d: cannot be tried" in said.text
     assert "is taken out of the fleet, as it is lost" in said.text
     assert len(said.record["warnings"]) == 1
