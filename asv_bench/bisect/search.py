@@ -9,21 +9,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 from statistics import median
 
-from asv_bench.bisect.finding import (
-    LASTING,
-    MOST_CONFIRMATIONS,
-    SUSPECT,
-    ComparedGap,
-    Direction,
-    Finding,
-    Guess,
-    Probe,
-    Searched,
-    SearchPlan,
-    Stage,
-    answer,
-    most_suspect,
-)
+from asv_bench.bisect.finding import Finding, Guess, Probe, Stage
+from asv_bench.bisect.plan import MOST_CONFIRMATIONS, Direction, SearchPlan
+from asv_bench.bisect.searched import LASTING, SUSPECT, ComparedGap, Searched, answer, most_suspect
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
 from asv_bench.compare.controls import ControlMoved
 from asv_bench.compare.verdict import Comparison, Verdict

@@ -1,0 +1,297 @@
+"""All that a search knows on its way, and the finding that follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+
+from asv_bench.bisect.finding import CurvePoint, Finding, Outcome, RangeShape, Step
+from asv_bench.bisect.plan import Direction, SearchPlan
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import TimeIsUp
+from asv_bench.git.repository import kind_of, short
+from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
+from asv_bench.words import counted
+
+NOT_LOOKED_FOR = (
+    "A change that a later commit of the range takes back is not looked for where the ends do not "
+    "differ; --inside looks for it."
+)
+SUSPECT = 0.4
+"""Probability of a step from which commits are looked at more closely."""
+LASTING = 0.97
+"""Probability of a step, after its commit was compared with the one before it, to be named: what
+the commits around show tells a step from an offset of that commit alone."""
+_RANGE = 0.95
+"""Of the range in which a change lies that no few commits are suspected of."""
+_SLOPE_ENDS = 0.15
+_REST = 0.1
+"""Of the difference of the ends: what may be left without an explanation when the search ends, and
+the least step that is looked for. What matters anyway, the margin, may be left too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedGap:
+    """Commits at which a step seemed certain, and what comparing them came to."""
+
+    gap: Gap
+    comparison: Comparison
+    is_confirmed: bool
+
+
+@dataclass(slots=True)
+class Searched:
+    """All that a search knows; `pairs` are those of the search alone."""
+
+    direction: Direction
+    benchmark: str
+    good: str
+    candidates: tuple[str, ...]
+    plan: SearchPlan
+    curve: LevelCurve
+    gate: Comparison | None = None
+    suspicions: dict[range, ComparedGap] = field(default_factory=dict)
+    unmeasurable: dict[str, str] = field(default_factory=dict)
+    pairs: int = 0
+    higher_is_better: bool = False
+    stopped: KeyboardInterrupt | None = None  # what ended the search before its end
+
+    @property
+    def total(self) -> float:
+        """The difference of the ends, as a rise of the curve in the direction."""
+        return self._cost(self.gate) if self.gate is not None else 0.0
+
+    @property
+    def rest(self) -> float:
+        """What of it the confirmed steps do not explain."""
+        return self.total - sum(self._cost(one.comparison) for one in self.confirmed)
+
+    @property
+    def least_step(self) -> float:
+        """The smallest step that is looked for."""
+        return 0.0 if self.plan.is_all or not self.is_changed else _REST * abs(self.total)
+
+    def rise(self, gap: Gap) -> float:
+        """By how much a gap rises in the direction that is looked for."""
+        return self.direction.sign * gap.effect
+
+    def is_largest(self, gap: Gap) -> bool:
+        """Whether a step is so large that what else explains the ends cannot be larger."""
+        is_early = self.is_changed and not self.plan.is_all
+        return is_early and self.rise(gap) >= self.rest - self.rise(gap)
+
+    def is_answered(self) -> bool:
+        """Whether the largest step is confirmed, and little of the ends' difference is left."""
+        if self.plan.is_all or not self.is_changed:
+            return False
+        sizes = [self._cost(one.comparison) for one in self.confirmed]
+        may_be_left = max(_REST * abs(self.total), math.log1p(self.plan.comparison.margin))
+        return max(sizes, default=0.0) > 0 and abs(self.rest) <= may_be_left
+
+    def _cost(self, comparison: Comparison) -> float:
+        """A comparison's effect as a rise of the curve in the direction."""
+        change = math.log1p(comparison.effect or 0.0)
+        return self.direction.sign * (-change if self.higher_is_better else change)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the ends differ in the direction that is looked for."""
+        return self.gate is not None and self.gate.verdict is self.direction.verdict
+
+    @property
+    def confirmed(self) -> list[ComparedGap]:
+        """Steps that differ from the commit before them."""
+        return [one for one in self.suspicions.values() if one.is_confirmed]
+
+    def effect(self, cost: float) -> float:
+        """The change of the figure itself, of a rise of the curve."""
+        return math.expm1(-cost if self.higher_is_better else cost)
+
+    def commits(self, indices: range) -> tuple[str, ...]:
+        """Full hashes."""
+        return tuple(self.candidates[index] for index in indices)
+
+
+def answer(known: Searched) -> Finding:
+    """The finding."""
+    assert known.gate is not None
+    _review(known)
+    main = _main(known)
+    outcome, shape, reason = _outcome(known, known.gate, main)
+    gaps = known.curve.gaps() if known.pairs else []
+    suspects, probability = range(0), None
+    if main is not None:
+        suspects, probability = main.gap.commits, main.gap.probability
+    elif gaps and shape is RangeShape.UNRESOLVED:
+        is_proven = known.is_changed and not known.confirmed
+        suspects, probability = most_suspect(gaps, is_proven=is_proven)
+    is_unsearched = (
+        outcome is Outcome.NONE and not known.plan.is_inside and len(known.candidates) > 1
+    )
+    in_order = sorted(known.suspicions.values(), key=lambda one: one.gap.commits.start)
+    return Finding(
+        outcome=outcome,
+        direction=known.direction,
+        benchmark=known.benchmark,
+        good=known.good,
+        bad=known.candidates[-1],
+        reason=reason,
+        gate=known.gate,
+        suspects=known.commits(suspects),
+        probability=probability if suspects else None,
+        posterior={
+            commit: gap.probability / len(gap.commits)
+            for gap in gaps
+            for commit in known.commits(gap.commits)
+        },
+        confirmations=tuple(one.comparison for one in known.suspicions.values()),
+        unmeasurable=known.unmeasurable,
+        remark=NOT_LOOKED_FOR if is_unsearched else _left_over(known, outcome),
+        shape=shape,
+        steps=tuple(_step(known, one) for one in in_order),
+        curve=tuple(_point(known, one) for one in known.curve.levels()) if known.pairs else (),
+    )
+
+
+def _left_over(known: Searched, outcome: Outcome) -> str:
+    """What a search that named a commit did not explain, and which labels it did not measure."""
+    if outcome is not Outcome.FOUND or known.plan.is_all or not known.is_changed:
+        return ""
+    said, sign = [], known.direction.sign
+    explained = known.effect(sign * (known.total - known.rest))
+    low, high = known.gate.interval if known.gate and known.gate.interval else (0.0, 0.0)
+    is_seen = not low <= explained <= high
+    if is_seen and abs(known.rest) >= math.log1p(known.plan.comparison.margin):
+        left = known.effect(sign * known.rest)
+        said.append(f"{left:+.1%} of what the ends differ by is not explained; --all goes on.")
+    count = len(known.candidates) - len(known.curve.levels())
+    if kind_of(known.candidates[-1]) == "label" and count:
+        said.append(
+            f"{counted(count, 'label')} of {len(known.candidates)} "
+            f"{'was' if count == 1 else 'were'} not measured: changes that cancel each other there "
+            f"are not seen; --all looks for them."
+        )
+    return " ".join(said)
+
+
+def _review(known: Searched) -> None:
+    """See the suspicions as they are at the end, when more is known of the commits around."""
+    now = {gap.commits: gap for gap in known.curve.gaps()}
+    for commits, one in known.suspicions.items():
+        lasts = one.is_confirmed and now[commits].probability >= LASTING
+        gap = now.get(commits, one.gap)
+        known.suspicions[commits] = replace(one, gap=gap, is_confirmed=lasts)
+
+
+def most_suspect(gaps: Sequence[Gap], *, is_proven: bool) -> tuple[range, float]:
+    """The commits at which a step is most probable, and how probable it is.
+
+    Where no gap between measured commits is `SUSPECT`, they are the range in which a change must
+    lie that `is_proven`, and else none: the probability is then that there is no step.
+    """
+    best = max(gaps, key=lambda gap: gap.probability, default=None)
+    if best is not None and best.probability >= SUSPECT:
+        return best.commits, best.probability
+    if best is None or not is_proven:
+        return range(0), 1.0 if best is None else 1.0 - best.probability
+    inside, outside = list(gaps), 1.0
+    while len(inside) > 1:
+        end = 0 if inside[0].probability <= inside[-1].probability else -1
+        without = outside * (1.0 - inside[end].probability)
+        if without < _RANGE:
+            break
+        outside = without
+        del inside[end]
+    return range(inside[0].commits.start, inside[-1].commits.stop), outside
+
+
+def _outcome(
+    known: Searched, gate: Comparison, main: ComparedGap | None
+) -> tuple[Outcome, RangeShape, str]:
+    plan, pairs = known.plan, known.pairs
+    several = RangeShape.SEVERAL_STEPS if len(known.confirmed) > 1 else RangeShape.ONE_STEP
+    if main is not None and main.is_confirmed:
+        return Outcome.FOUND, several, "compared with the commit before it by pairs of their own"
+    if known.stopped is not None:
+        what = "time was up" if isinstance(known.stopped, TimeIsUp) else "it was interrupted"
+        doing = f"after {counted(pairs, 'pair')} of the search" if pairs else "at the ends already"
+        return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, f"{what} {doing}"
+    if known.is_changed:
+        is_open = any(
+            not one.is_confirmed and one.comparison.verdict is not Verdict.EQUIVALENT
+            for one in known.suspicions.values()
+        )
+        is_smaller = abs(known.curve.levels()[-1].mean) < math.log1p(plan.comparison.margin)
+        if is_open or is_smaller or pairs >= plan.most_pairs:
+            reason = f"after {pairs} pairs of the search no commit is certain enough"
+            return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
+        return Outcome.INCONCLUSIVE, RangeShape.SLOPE, _slope(known)
+    shape = several if known.confirmed else RangeShape.NOTHING
+    if gate.verdict is Verdict.INCONCLUSIVE:
+        reason = f"no {known.direction} of the range was shown, nor that there is none of "
+        reason = gate.reason or f"{reason}{100 * plan.comparison.margin:g} %"
+        return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
+    if gate.verdict is not Verdict.EQUIVALENT:
+        return Outcome.NONE, shape, f"the last commit is {gate.word} than the first"
+    reason = "the last commit is equivalent to the first"
+    if not plan.is_inside:
+        return Outcome.NONE, shape, reason
+    if pairs >= plan.most_pairs:
+        reason += f", and {pairs} pairs were too few to say that of those between"
+        return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
+    looked = len(known.curve.levels()) - 1
+    return (
+        Outcome.NONE,
+        shape,
+        f"{reason}, and no change was found between, where {looked} were tried",
+    )
+
+
+def _slope(known: Searched) -> str:
+    """A sentence of where the curve rises though no commit steps."""
+    levels = [Level(REFERENCE, 0.0, 0.0, 0.0), *known.curve.levels()]
+    whole = levels[-1].mean
+    near = _SLOPE_ENDS * abs(whole)
+    *_, older = takewhile(lambda level: abs(level.mean) <= near, levels[:-1])
+    later = levels[: levels.index(older) : -1]
+    *_, newer = takewhile(lambda level: abs(level.mean - whole) <= near, later)
+    rise = known.effect(newer.mean - older.mean)
+    names = known.commits(range(older.commit + 1, newer.commit + 1))
+    if len(names) == 1:
+        return f"about {rise:+.1%} came with {short(names[0])}, but that could not be confirmed"
+    return (
+        f"no single commit: {rise:+.1%} over the {len(names)} commits {short(names[0])} to "
+        f"{short(names[-1])}, none of which was shown to change it by "
+        f"{100 * known.plan.comparison.margin:g} %"
+    )
+
+
+def _main(known: Searched) -> ComparedGap | None:
+    """The largest confirmed step in the direction, else the most probable one that was not."""
+
+    def size(one: ComparedGap) -> tuple[bool, float]:
+        effect = abs(math.log1p(one.comparison.effect or 0.0))
+        return one.is_confirmed, effect if one.is_confirmed else one.gap.probability
+
+    sign = known.direction.sign
+    fitting = [one for one in known.suspicions.values() if sign * one.gap.effect > 0]
+    return max(fitting, key=size, default=None)
+
+
+def _step(known: Searched, one: ComparedGap) -> Step:
+    effect = one.comparison.effect
+    return Step(
+        commits=known.commits(one.gap.commits),
+        effect=known.effect(one.gap.effect) if effect is None else effect,
+        interval=one.comparison.interval,
+        probability=one.gap.probability,
+        confirmed=one.is_confirmed,
+    )
+
+
+def _point(known: Searched, level: Level) -> CurvePoint:
+    low, high = sorted(known.effect(bound) for bound in (level.low, level.high))
+    pairs = known.curve.pairs_of(level.commit)
+    return CurvePoint(known.candidates[level.commit], known.effect(level.mean), (low, high), pairs)
