@@ -242,11 +242,8 @@ def _outcome(
         reason += f", and {pairs} pairs were too few to say that of those between"
         return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
     looked = len(known.curve.levels()) - 1
-    return (
-        Outcome.NONE,
-        shape,
-        f"{reason}, and no change was found between, where {looked} were tried",
-    )
+    reason += f", and no change was found between, where {looked} were tried"
+    return Outcome.NONE, shape, reason
 
 
 def _slope(known: Searched) -> str:

@@ -384,8 +384,7 @@ class SearchingFiles(Searching):
         bar = Progress(self._console, "warming up (each end once), then measuring", None, "pairs")
 
         def on_pair(part: str, now: Headway, pairs: Mapping[str, Pair]) -> None:
-            measured = [{"stage": part, **pair.to_json()} for pair in pairs.values()]
-            self._record.samples.extend(measured)
+            self._record.samples += [{"stage": part, **one.to_json()} for one in pairs.values()]
             bar.show(now.kept, f"comparing ({part})")
 
         def on_try(tried: FileTry) -> None:
@@ -414,10 +413,8 @@ class SearchingFiles(Searching):
     def print_answer(self) -> None:
         """Print the parts that were compared, and the answer."""
         if self.finding is not None:
-            table, answers = (
-                file_table(self.finding, self._labels),
-                file_lines(self.finding, self._labels),
-            )
+            table = file_table(self.finding, self._labels)
+            answers = file_lines(self.finding, self._labels)
             page = self._issue(
                 heading=f"{self._benchmark}: {answers[0]}",
                 commits=f"{described(self._bad)} against {described(self._good)}",
