@@ -50,6 +50,16 @@ def repeats_for(seconds: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class _Lived:
+    """A life that ended well: when it began and ended, and what it gave."""
+
+    started: float
+    ended: float
+    figures: Figures
+    gpu: GpuConditions | None
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where lives run, one at a time: GPUs by UUID, and CPU cores; none: what the user may use.
 
@@ -127,9 +137,11 @@ class Lives:
     The first life in a variant is not measured: it shows which metrics there are. A reading is what
     the metric takes of a life's windows (`Metric.take`), or what the life says. Where nothing but
     the wall or CPU time of a short command is compared, the command runs several times for a
-    reading, which is the least of them: what else the machine does only ever adds time. The lives
-    of a round run one after another, but two of them in turns where they can; then the windows in
-    which neither was disturbed count. Of several builds each round takes the next, of all cells.
+    reading, which is the least of them: what else the machine does only ever adds time. The cells
+    of a round then take turns, there and back, so that what it does for some seconds meets all of
+    them. Other lives of a round run one after another, but two of them in turns where they can;
+    then the windows in which neither was disturbed count. Of several builds each round takes the
+    next, of all cells.
 
     Metrics of a life that `work` does not name are kept in `others`.
     """
@@ -210,6 +222,11 @@ class Lives:
             raise SampleFailed(first.commit, failed, first.reason, measured)
         return measured
 
+    @property
+    def _is_time_alone(self) -> bool:
+        """Whether nothing but times of whole commands is compared."""
+        return self._metrics.keys() <= _TIMES and not self._life.has_windows
+
     def _place(self, device: str | None) -> Place:
         return self._places[device or self.devices[0]]
 
@@ -228,10 +245,10 @@ class Lives:
         """Readings of lives in this order; two take turns where they can."""
         place = self._place(device)
         if len(cells) != 2 or not self._life.takes_turns(names):
-            return [self._readings(cell, names, place, build) for cell in cells]
+            return self._readings(cells, names, place, build)
         shared = place if self._life.has_windows else place.for_turns()
         first, second = in_turns(
-            lambda number, told: self._readings(cells[number], names, shared, build, told)
+            lambda number, told: self._readings([cells[number]], names, shared, build, told)[0]
         )
         # Another share of the windows than the middle is asked for as it is.
         takes = {} if self._life.has_windows else self._metrics
@@ -245,24 +262,41 @@ class Lives:
 
     def _readings(
         self,
-        commit: str,
+        cells: Sequence[str],
         names: Sequence[str],
         place: Place,
         build: int | None,
         variables: Mapping[str, str] | None = None,
+    ) -> list[dict[str, Reading]]:
+        """What lives give of a group of metrics, told by some variables more."""
+        lived: list[list[_Lived]] = [[] for _ in cells]
+        for repeat in range(self._repeats or 1 if self._is_time_alone else 1):
+            for number in range(len(cells))[:: -1 if repeat % 2 else 1]:
+                commit = cells[number]
+                laid = self._laid(commit, build or 0)
+                self._look(commit, laid, place)
+                started = time.time()
+                try:
+                    setting = self._setting(laid, place, variables or {})
+                    figures, gpu = self._live(setting, place, names)
+                except LifeFailed as failure:
+                    raise SampleFailed(commit, names, str(failure)) from None
+                lived[number].append(_Lived(started, time.time(), figures, gpu))
+        return [
+            self._reading(commit, names, place, build, found)
+            for commit, found in zip(cells, lived, strict=True)
+        ]
+
+    def _reading(
+        self,
+        commit: str,
+        names: Sequence[str],
+        place: Place,
+        build: int | None,
+        lived: Sequence[_Lived],
     ) -> dict[str, Reading]:
-        """What a life gives of a group of metrics, told by some variables more."""
-        laid = self._laid(commit, build or 0)
-        self._look(commit, laid, place)
-        started = time.time()
-        is_time_alone = self._metrics.keys() <= _TIMES and not self._life.has_windows
-        try:
-            setting = self._setting(laid, place, variables or {})
-            repeats = self._repeats or 1 if is_time_alone else 1
-            lived = [self._live(setting, place, names) for _ in range(repeats)]
-        except LifeFailed as failure:
-            raise SampleFailed(commit, names, str(failure)) from None
-        figures, gpu = Figures.of_windows([one for one, _ in lived]), lived[-1][1]
+        """What the lives of a cell gave, by metric."""
+        figures = Figures.of_windows([one.figures for one in lived])
         with self._lock:
             # What is not compared is shown beside the answer.
             for name in (one for one in figures.values if one not in self._metrics):
@@ -272,18 +306,19 @@ class Lives:
             if name not in figures.values:
                 absence = figures.absences.get(name, _NOTHING)
                 raise SampleFailed(commit, (name,), absence.reason)
-        spent = time.time() - started
         cell = self._known.get(commit)
         return {
             name: Reading(
                 commit=commit,
                 benchmark=name,
-                value=figures.value(name, "min" if is_time_alone else self._metrics[name].take),
+                value=figures.value(
+                    name, "min" if self._is_time_alone else self._metrics[name].take
+                ),
                 samples=figures.values[name],
                 device=place.device,
-                started_at=started,
-                process_s=spent,
-                gpu=gpu,
+                started_at=lived[0].started,
+                process_s=lived[-1].ended - lived[0].started,
+                gpu=lived[-1].gpu,
                 pairs=self._life.pairs,
                 client=cell.client.hash if cell and cell.client else "",
                 build=build,

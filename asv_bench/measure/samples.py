@@ -83,7 +83,7 @@ class Reading:
     samples: tuple[Count, ...]  # the raw values
     device: str  # GPUs by UUID, "cpu" or "host", or a slot of a fleet
     started_at: Count  # in seconds since 1970
-    process_s: Count  # how many seconds the process ran
+    process_s: Count  # how many seconds lay between its begin and its end
     gpu: GpuConditions | None = None  # the GPU meanwhile; None on a CPU
     pairs: int = 1  # through which its server lived, whose start counts once
     client: str = ""  # a hash of the client's environment, where a server is asked

@@ -85,6 +85,29 @@ def test_a_command_is_a_line_that_sees_its_tree_and_the_users_threads(
     assert not (toy.root / "seen").exists()
 
 
+def test_a_short_command_is_repeated_in_turns_of_both_commits(
+    tmp_path: Path, toy: ToyRepository
+) -> None:
+    log = tmp_path / "log"
+    subject = DeclaredSubject.of_command(toy.root, [f"grep -o '[0-9.]*' bench.sh >> {log}"])
+    subject.choose(["cpu_s"], None)
+    ends = [subject.resolve(name).hash for name in ENDS]
+    with subject.pairs() as lives:
+        for end in ends:
+            lives.prepare(end)
+        log.unlink()
+        measured = lives.round(ends)
+    base, head = (one["cpu_s"] for one in measured.readings)
+    first, *others = log.read_text().split()
+    turns = [one == first for one in (first, *others)]
+    repeats = len(base.samples)
+    assert repeats == len(head.samples) > 1
+    # There and back, so that what disturbs one of them for a while meets the other as well.
+    assert turns == [(number + 1) // 2 % 2 == 0 for number in range(2 * repeats)]
+    assert base.value == min(base.samples)
+    assert base.started_at < head.started_at < base.started_at + base.process_s
+
+
 def test_stopping_ends_the_command(toy: ToyRepository) -> None:
     toy.commit("test -e warm && sleep 600; touch warm", "sleep long, but for the first time")
     subject = DeclaredSubject.of_command(toy.root, COMMAND)
