@@ -16,6 +16,7 @@ try:
     from asv_bench.output.console import make_console
     from asv_bench.process.environment import measured_environment
     from asv_bench.session.exit_codes import ExitCode
+    from asv_bench.session.time_limit import whole_process
 except ModuleNotFoundError as error:
     from asv_bench.errors import missing_sentence
 
@@ -34,7 +35,8 @@ def main() -> None:
     # Before anything imports torch, for commands that measure in this very process.
     os.environ.update(measured_environment())
     try:
-        app_for(sys.argv[1:])()
+        with whole_process():
+            app_for(sys.argv[1:])()
     except (KeyboardInterrupt, Interrupted) as error:
         said = str(error) or "nothing was measured."
         make_console(stderr=True).print(f"interrupted: {said}")

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asv_bench.compare.verdict import Verdict
-from asv_bench.errors import BenchError
+from asv_bench.errors import BenchError, TimeIsUp
 from asv_bench.explain.clue import Source, cell_clues
 from asv_bench.git.repository import Commit
 from asv_bench.measure.software import Software
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.gpu import NO_GPU
+from asv_bench.process.run_apart import ending_in_time
 from asv_bench.subjects.declared import DeclaredSubject
 
 _SHOWN, _KEPT, _COUNTED = 3, 20, 2
@@ -92,19 +93,21 @@ def why(
     *,
     sign: int = 1,
     has_commits: bool = True,
+    seconds: float | None = None,
 ) -> list[str]:
     """Sentences about two ends that differ in time, the command that tells more last.
 
     `options` name what was measured, for that command. `cells` are what the ends ran with, by hash
     or label, as far as that is known. `sign` is 1 where the head is slower, -1 where it is faster.
-    `has_commits` says whether to list the commits between the ends.
+    `has_commits` says whether to list the commits between the ends. No life is profiled once so
+    many `seconds` are over; None: there is no hurry.
     """
     found: list[str] = []
     # They are hints beside the verdict, which stands without them.
     with suppress(BenchError):
         files = files_between(base.hash, head.hash, subject)
         found += list(files.sentences())[: 2 if has_commits else 1] if files else []
-    with suppress(BenchError):
+    with suppress(BenchError, TimeIsUp), ending_in_time(seconds):
         folders = subject.engines([base.hash, head.hash])
         found += (_counted if folders else _profiled)(subject, base, head, sign)
     if base.hash in cells and head.hash in cells:

@@ -262,6 +262,7 @@ class Bisecting(Searching):
                     self._subject.cells,
                     sign=1 if is_slower else -1,
                     has_commits=False,
+                    seconds=self._limit.left(),
                 )
                 self._why += [f"{head.short}: {line[0].lower()}{line[1:]}" for line in lines]
 

@@ -280,7 +280,14 @@ class Comparing(Session):
         # The answer stands already, and Ctrl-C leaves it.
         looking = Progress(self._console, "looking at what differs besides time")
         with suppress(KeyboardInterrupt), looking:
-            self._why = why(self._subject, self._base, self._head, options, self._subject.cells)
+            self._why = why(
+                self._subject,
+                self._base,
+                self._head,
+                options,
+                self._subject.cells,
+                seconds=self._limit.left(),
+            )
 
     def _page(self) -> str:
         """The comparison as text for an issue or a pull request."""

@@ -1,23 +1,40 @@
-"""How long a command may take: as its user says, or until the job of CI that runs it ends."""
+"""How long a command may take: as its user says, or until the job of CI that runs it ends.
+
+A command counts from when its process began to load the ruler, where `whole_process` says so.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
+from asv_bench import BEGUN
+
 _ENDING = 0.03
 _MOST_ENDING_S = 20.0
 """Of the time, so much is left for the answer, and for processes that are asked to end."""
+_begun: float | None = None
+
+
+@contextmanager
+def whole_process() -> Iterator[None]:
+    """Let limits count from when this process began, which is there for one command alone."""
+    global _begun
+    _begun = BEGUN
+    try:
+        yield
+    finally:
+        _begun = None
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """When a command gives its best answer so far; it counts from when this was made."""
+    """When a command gives its best answer so far; it counts from `begun`."""
 
     seconds: float | None  # None: it takes as long as it takes
     whose: str = ""  # what the limit is called in a sentence
@@ -27,11 +44,12 @@ class TimeLimit:
     def of(cls, minutes: float | None, environ: Mapping[str, str] = os.environ) -> Self:
         """That of `--minutes`; without it, that of the job, where its variables say it."""
         seconds, whose = None if minutes is None else 60.0 * minutes, "--minutes"
+        begun = time.monotonic() if _begun is None else _begun
         if seconds is None:
-            seconds, whose = _of_job(environ), "the limit of this job"
+            seconds, whose, begun = _of_job(environ), "the limit of this job", time.monotonic()
         if seconds is not None:
             seconds -= min(_ENDING * seconds, _MOST_ENDING_S)
-        return cls(seconds, whose, time.monotonic())
+        return cls(seconds, whose, begun)
 
     def left(self) -> float | None:
         """Seconds that are left."""

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from asv_bench import BEGUN
+from asv_bench.__main__ import main
 from asv_bench.errors import TimeIsUp
 from asv_bench.process.run_apart import ending_in_time
 from asv_bench.session.time_limit import TimeLimit
@@ -33,6 +35,20 @@ def test_some_of_the_minutes_are_left_for_the_answer() -> None:
     assert 560 < (limit.left() or 0) < 600
     # Of a long time no more is left than the answer needs.
     assert (TimeLimit.of(600, {}).left() or 0) > 60 * 600 - 30
+
+
+def test_a_command_counts_its_minutes_from_the_start_of_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[float] = []
+    monkeypatch.setattr(
+        "asv_bench.__main__.app_for", lambda _: lambda: begun.append(TimeLimit.of(10, {}).begun)
+    )
+    monkeypatch.setattr("asv_bench.__main__.measured_environment", dict)
+    main()
+    assert begun == [BEGUN]
+    # Another one in this process would have less time by as much as it is old.
+    assert TimeLimit.of(10, {}).begun > BEGUN
 
 
 @pytest.mark.parametrize("of", ["gitlab", "slurm"])

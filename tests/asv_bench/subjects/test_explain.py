@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from mutated_files import mutants_of
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.trace import read_traces
+from asv_bench.explain.why import why
+from asv_bench.subjects.declared import DeclaredSubject
 
 TABLES = f"""{in_ms("step_ms")}
     [trace]
@@ -201,6 +204,35 @@ def test_a_verdict_says_which_function_did_it(kvtrail, tmp_path: Path, verb: str
     why = said.record["results"]["why"]
     assert any("rofiled: Markup.__new__ 1 → 181 calls a life: " in line for line in why), said.text
     assert "kvtrail explain" in why[-1]
+
+
+@pytest.mark.parametrize(("verb", "module"), [("compare", "comparing"), ("bisect", "bisecting")])
+def test_a_verdict_looks_why_within_the_time_that_is_left(
+    kvtrail,
+    declared: Callable[..., DeclaredRepository],
+    lives_in_process: None,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    module: str,
+) -> None:
+    made, left = declared(PLAIN, "step_ms = 1.0", "step_ms = 1.0 * 2"), []
+    looking = f"asv_bench.session.{module}.why"
+    monkeypatch.setattr(looking, lambda *_, seconds, **__: left.append(seconds) or ["Look."])
+    for words in ((), ("--minutes", "60")):
+        assert kvtrail(made, verb, "HEAD~1", "HEAD", "--fresh", *words).code in (0, 3)
+    assert left[0] is None
+    assert 0 < left[1] < 3600
+
+
+def test_where_no_time_is_left_a_verdict_profiles_no_life(tmp_path: Path) -> None:
+    made = of_markup(tmp_path, {}, {"body": PARTS})
+    subject = DeclaredSubject.of_command(made.root, ["python", "bench.py"])
+    ends = [subject.resolve(name) for name in ("HEAD~1", "HEAD")]
+    lines = why(subject, *ends, (), {}, seconds=0.0)
+    subject.forget()
+    assert lines[0] == "1 file differs: bench.py (+1 -1)."
+    assert lines[-1].startswith("Why: kvtrail explain ")
+    assert not any("Profiled" in line for line in lines)
 
 
 def test_functions_of_forks_count_and_the_users_own_sitecustomize_runs(
