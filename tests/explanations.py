@@ -7,7 +7,7 @@ from typing import Any
 
 from asv_bench.compare.verdict import Verdict
 from asv_bench.explain.clue import Clue
-from asv_bench.explain.explaining import Effect, Explanation
+from asv_bench.explain.explanation import Effect, Explanation
 from asv_bench.git.repository import Commit
 
 

@@ -9,7 +9,8 @@ import typer
 
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.explain.explaining import Explaining, known_effect
+from asv_bench.explain.explaining import Explaining
+from asv_bench.explain.explanation import known_effect
 from asv_bench.output.destinations import STANDARD_OUTPUT
 from asv_bench.session.comparing import Comparing, of_two
 from asv_bench.session.exit_codes import ExitCode

@@ -12,6 +12,7 @@ from pathlib import Path
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import BenchError, TimeIsUp
 from asv_bench.explain.clue import Source, cell_clues
+from asv_bench.explain.explanation import Effect, Explanation
 from asv_bench.git.repository import Commit
 from asv_bench.measure.software import Software
 from asv_bench.output.redaction import words_without_secrets
@@ -134,8 +135,7 @@ def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) ->
 
 def _profiled(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -> Iterator[str]:
     """Functions of a Python command of the user's that cause the change, the dearest first."""
-    # Not at the top: `explaining` imports this.
-    from asv_bench.explain.explaining import Effect, Explanation
+    # Not at the top: whoever measures something else has no need of them.
     from asv_bench.explain.functions import FunctionProfiler
     from asv_bench.explain.trace_pair import Trace, TracePair
 

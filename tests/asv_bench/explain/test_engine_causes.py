@@ -17,7 +17,8 @@ from asv_bench.explain.engine_counts import (
     stand_in,
     step_clues,
 )
-from asv_bench.explain.explaining import Explaining, Explanation
+from asv_bench.explain.explaining import Explaining
+from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.session.options import Outputs

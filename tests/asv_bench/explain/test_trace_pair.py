@@ -9,7 +9,7 @@ import pytest
 
 from asv_bench.compare.verdict import Verdict
 from asv_bench.explain.clue import Clue
-from asv_bench.explain.explaining import Effect
+from asv_bench.explain.explanation import Effect
 from asv_bench.explain.trace import Event, TraceSummary, WorkTime, summarize_trace
 from asv_bench.explain.trace_pair import TracePair
 from tests.explanations import explanation_of, slower
@@ -78,7 +78,7 @@ def test_a_slower_kernel_of_the_same_name_is_told_on_a_machine_whose_pace_moves(
     assert (cause.name, cause.what, cause.is_exact) == ("kernel_0", "µs a call", False)
     assert cause.after == pytest.approx(150, rel=0.2)
     # Two calls of 50 µs more, of all that the 40 kernels and the gaps take.
-    share = explanation_of(pair.clues(), traces=pair, effect=slower(0.03)).explained
+    share = explanation_of(pair.clues(), traces=pair, effect=slower(0.03)).to_json()["explained"]
     assert share == pytest.approx(100 / (0.03 * pair.base_us), rel=0.2)
 
 

@@ -83,7 +83,7 @@ def kvtrail(
     work, scratch = tmp_path / "work", tmp_path / "scratch"
     for place in ("session.session", "cli.history", "history.histories"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
-    for place in ("explain.explaining", "output.record"):
+    for place in ("explain.explanation", "output.record"):
         monkeypatch.setattr(f"asv_bench.{place}.RUNS", tmp_path / "runs")
     monkeypatch.setattr("asv_bench.measure.log.FOLDER", work / "lives")
     monkeypatch.setattr("asv_bench.compare.noise_pools.FOLDER", work / "noise")
