@@ -8,11 +8,16 @@ sentence that says why. The exit code is 4 where nothing was accepted for those 
 
 from __future__ import annotations
 
+import gc
 import platform
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
+from importlib import metadata, util
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -22,20 +27,20 @@ from rich.progress import track
 
 from asv_bench.__main__ import code_of
 from asv_bench.errors import BenchError, MeasurementFailed, Refused
-from asv_bench.git.trees import working_tree
-from asv_bench.lab.step_counters import (
+from asv_bench.explain.engine_counts import (
     BLOCK_SIZE,
     PATHS,
     device_of,
-    python_calls,
     refuse_what_changes_the_path,
     run_steps,
     warm_engine,
 )
+from asv_bench.git.trees import working_tree
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.record import REPOSITORY, write_json
 from asv_bench.output.stored_json import Text, read_stored
 from asv_bench.output.table import Column, Table
+from asv_bench.process.environment import MEASURED_PACKAGES
 from asv_bench.session.exit_codes import ExitCode
 
 FOLDER = REPOSITORY / "reports" / "counters"
@@ -137,6 +142,44 @@ def read_baseline(path: Path) -> Baseline | None:
 def step_name(path: str, batch: int, part: str) -> str:
     """What a path's counters at one batch are called; `part` is "step" or "block"."""
     return f"{path}, batch {batch}, {part}"
+
+
+@dataclass(slots=True)
+class PythonCalls:
+    """Calls of Python functions; a generator that is resumed counts as called."""
+
+    total: int = 0  # of all functions but numpy's
+    engine: int = 0  # of functions defined in the files of the engine's packages
+
+
+@contextmanager
+def python_calls() -> Iterator[PythonCalls]:
+    """Count calls in this thread, inside the block. The garbage collector is off meanwhile."""
+    calls, (numpy, *ours) = PythonCalls(), map(_folder, ("numpy", *MEASURED_PACKAGES))
+
+    def on_event(frame: FrameType, event: str, argument: object) -> None:
+        path = frame.f_code.co_filename
+        is_end = frame.f_code.co_name == python_calls.__name__ and path == __file__
+        # Baselines are not kept for each numpy, so what it calls inside itself is left out.
+        if event != "call" or is_end or path.startswith(numpy):
+            return
+        calls.total += 1
+        calls.engine += path.startswith(tuple(ours))
+
+    was_collecting = gc.isenabled()
+    gc.disable()
+    sys.setprofile(on_event)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+        if was_collecting:
+            gc.enable()
+
+
+def _folder(package: str) -> str:
+    spec = util.find_spec(package)
+    return f"{Path(str(spec and spec.origin)).parent}/"
 
 
 def count_steps(path: str, batch: int) -> dict[str, StepCounters]:

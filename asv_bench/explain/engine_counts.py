@@ -1,7 +1,9 @@
 """What the engines of two ends do in a step, and what their kernels compile to: exact counts.
 
 The engine of each end is counted in a process of its own, `python -P -m
-asv_bench.explain.engine_counts '{"folder": ...}'` with that engine first on the search path.
+asv_bench.explain.engine_counts '{"folder": ...}'` with that engine first on the search path. Only
+its public face is used, so every commit can be counted, and counts are the same in every process,
+on any machine.
 """
 
 from __future__ import annotations
@@ -11,30 +13,38 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.clue import Clue, Source, more_or_less, number
 from asv_bench.explain.window import ask_engine
-from asv_bench.lab.step_counters import (
-    BLOCK_SIZE,
-    MODEL,
-    device_of,
-    refuse_what_changes_the_path,
-    run_steps,
-    warm_engine,
-)
 from asv_bench.process.environment import MEASURED_PACKAGES
 
+if TYPE_CHECKING:
+    from asv_bench.lab.pretend_cuda import Traffic
+    from engine import Engine
+
+MODEL = "random:gpt2-tiny"
+BLOCK_SIZE = 16
+_PROMPT_TOKENS, _LARGEST_BATCH = 4, 64
+PATHS: Mapping[str, Mapping[str, Any]] = {
+    "cpu": {"device": "cpu", "dtype": "float32"},
+    "graph": {"device": "cuda", "decode": "graph"},
+    "fused": {"device": "cuda", "decode": "eager"},
+    "plain": {"device": "cuda", "decode": "eager", "fuse": False},
+}
+"""The ways in which the engine decodes, and the options that lead there: one on the CPU, and three
+on a pretended GPU, which replay a captured graph, launch fused kernels one by one, or launch a
+kernel an operation."""
 CPU_PATHS: tuple[str, ...] = ("cpu",)
 GPU_PATHS: tuple[str, ...] = ("graph", "fused")
-"""Names of `step_counters.PATHS`. What a graph holds is seen where its kernels run one by one."""
+"""Those that are counted. What a graph holds is seen where its kernels run one by one."""
 _BATCH, _KERNEL_BATCH = 8, 64
 _SHOWN = 3
 _WHERE = {
@@ -222,6 +232,57 @@ def _add_path(counts: Counts, task: CountTask, path: str) -> None:
         kind: {name: number / BLOCK_SIZE for name, number in one.items()}
         for kind, one in found.items()
     }
+
+
+def device_of(path: str) -> AbstractContextManager[Traffic]:
+    """The pretended device of a path, and what reaches it: nothing on the CPU."""
+    from asv_bench.lab.pretend_cuda import Traffic, pretended_cuda
+
+    return nullcontext(Traffic()) if PATHS[path]["device"] == "cpu" else pretended_cuda()
+
+
+def warm_engine(path: str, batch: int, model: str = MODEL) -> Engine:
+    """An engine in which every request has decoded for more than a block, so all is in place."""
+    from engine import Engine, EngineConfig, SamplingParams
+
+    blocks_each = 8
+    config: Any = {
+        "model": model,
+        "block_size": BLOCK_SIZE,
+        "max_batch_size": batch,
+        "max_model_len": blocks_each * BLOCK_SIZE,
+        "num_kv_blocks": blocks_each * batch,
+        # All prompts at once, and no captures of larger prefills.
+        "prefill_max_tokens": _LARGEST_BATCH * _PROMPT_TOKENS,
+        **PATHS[path],
+    }
+    engine = Engine(EngineConfig(**config))
+    params = SamplingParams(max_new_tokens=6 * BLOCK_SIZE, ignore_eos=True)
+    for request in range(batch):
+        # Prompts that share nothing: a request is not another's prefix.
+        engine.submit([1 + request, *range(2, 1 + _PROMPT_TOKENS)], params)
+    received = 0
+    while received < batch * (BLOCK_SIZE + _PROMPT_TOKENS):
+        received += len(engine.step())
+    return engine
+
+
+def run_steps(engine: Engine, batch: int, steps: int) -> None:
+    """Run steps, each of which must deliver a token of every request; else MeasurementFailed."""
+    for _ in range(steps):
+        delivered = len(engine.step())
+        if delivered != batch:
+            raise MeasurementFailed(
+                f"a steady step of {batch} requests must deliver {batch} tokens, but this one "
+                f"delivered {delivered}; nothing was counted."
+            )
+
+
+def refuse_what_changes_the_path() -> None:
+    """Refuse variables with which the engine does other things than it does without them."""
+    for variable in ("TRITON_INTERPRET", "KVTRAIL_NVTX", "KVTRAIL_CHECK_VALUES"):
+        if os.environ.get(variable, "0") not in ("", "0"):
+            raise Refused(f"{variable} must not be set: the engine takes another path with it")
 
 
 @contextmanager

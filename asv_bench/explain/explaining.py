@@ -10,7 +10,7 @@ from typing import Any
 
 from asv_bench.errors import MeasurementFailed, TimeIsUp
 from asv_bench.explain.clue import cell_clues
-from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, count_ends, stand_in
+from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, MODEL, count_ends, stand_in
 from asv_bench.explain.explanation import Effect, Explanation
 from asv_bench.explain.functions import FunctionProfiler
 from asv_bench.explain.trace import read_traces
@@ -18,7 +18,6 @@ from asv_bench.explain.trace_pair import Trace, TracePair
 from asv_bench.explain.why import files_between
 from asv_bench.explain.window import Window, torch_trace
 from asv_bench.git.repository import Commit
-from asv_bench.lab.step_counters import MODEL
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.markdown import inline

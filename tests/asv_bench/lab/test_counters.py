@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.lab.step_counters import PATHS
+from asv_bench.explain.engine_counts import PATHS
 from tests import counters as command
 from tests.counters import (
     BATCHES,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asv_bench.lab.step_counters import BLOCK_SIZE, python_calls
-from tests.counters import broken_rules, differences
+from asv_bench.explain.engine_counts import BLOCK_SIZE
+from tests.counters import broken_rules, differences, python_calls
 from tests.fresh_python import ROOT, forked_python, planted
 
 COUNT = """
