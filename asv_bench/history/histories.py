@@ -1,20 +1,39 @@
-"""Where the histories of one subject are kept, and along what they run."""
+"""Where the histories of one subject are kept, along what they run, and where series begin."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from asv_bench.errors import Refused, require_packages
-from asv_bench.git.repository import Commit, Repository, commits_on_line
-from asv_bench.history.asv_results import Results, read_results
+from asv_bench.git.repository import Commit, Repository, commits_on_line, short
+from asv_bench.history.asv_results import (
+    EnvironmentFacts,
+    Figure,
+    Ratios,
+    Results,
+    SessionStarts,
+    read_ratios,
+    read_results,
+    sessions_of,
+)
+from asv_bench.history.change_points import Change, changes_in, points_of
+from asv_bench.measure.software import Software, other_client
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.record import WORKPLACE
+from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.words import first_of
 
 OWN = "kvtrail"
+CLIENTS = "asv-clients"
+"""The folder beside asv's results that keeps what asked servers, each in a file by its hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +91,7 @@ class Histories:
     def require_ready(self) -> None:
         """See before measuring that its packages are here and its folders can be written."""
         require_packages("asv", "jinja2")
-        folders = ("asv", "asv-worktree", "asv-sessions", "asv-clients", "pages", "html")
+        folders = ("asv", "asv-worktree", "asv-sessions", CLIENTS, "pages", "html")
         require_writable(*(self.folder / name / "file" for name in folders))
 
     def read(self, directory: Path | None = None) -> Results:
@@ -93,3 +112,97 @@ class Histories:
 def filed_under(label: str) -> str:
     """What asv's results have in place of a commit's hash for a label."""
     return hashlib.sha1(label.encode(), usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineHistory:
+    """The figures of one machine, and the line that its series run along."""
+
+    name: str
+    figures: Sequence[Figure]
+    dates: Mapping[str, int]  # when its commits were made, in milliseconds since 1970
+    commits: Sequence[Commit]  # what was measured of the line, or labels; oldest first
+    off_line: int  # how many were measured and are not on the line
+    environments: Sequence[EnvironmentFacts]  # the last one measured is the first
+    sessions: SessionStarts
+    ratios: Ratios
+    beginnings: Sequence[Beginning]
+
+    @classmethod
+    def of(
+        cls, name: str, results: Results, histories: Histories, notes: list[str], tip: str = "HEAD"
+    ) -> MachineHistory:
+        """What is stored, along the line of first parents that ends at `tip`."""
+        figures = [figure for figure in results.figures if figure.machine == name]
+        newest_first = sorted(figures, key=lambda figure: -figure.started_ms)
+        environments = list(dict.fromkeys(figure.environment for figure in newest_first))
+        dates = {figure.commit: figure.committed_ms for figure in figures}
+        line = histories.on_line(dates, tip)
+        ratios = read_ratios(histories.sessions, name, notes)
+        begun = beginnings(name, figures, line[0], histories.folder)
+        return cls(name, figures, dates, *line, environments, sessions_of(figures), ratios, begun)
+
+    def changes(self, figures: Sequence[Figure]) -> list[Change]:
+        """Where one series in one environment moved, oldest first."""
+        return changes_in(points_of(figures, self.commits, self.ratios, self.sessions))
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The first commit, or label, of a line that was measured in another environment."""
+
+    machine: str
+    commit: str
+    benchmarks: Sequence[str]
+    before: Mapping[str, str]
+    environment: Mapping[str, str]
+    changed: str  # what differs, such as "driver 550.54 → 560.35"
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"{self.machine}: a new series begins at {short(self.commit)}, as this changed: "
+            f"{self.changed} ({first_of(self.benchmarks, 3)})."
+        )
+
+
+def beginnings(
+    machine: str, figures: Sequence[Figure], commits: Sequence[Commit], folder: Path
+) -> list[Beginning]:
+    """Those of a machine whose results are in `folder`, in the order of measuring.
+
+    `commits` are those of the line, oldest first.
+    """
+    names = [commit.hash for commit in commits]
+    places = {name: place for place, name in enumerate(names)}
+    found: list[Beginning] = []
+    measured: dict[EnvironmentFacts, dict[str, int]] = {}  # with the first place, by benchmark
+    for one in sorted(figures, key=lambda one: one.started_ms):
+        if not one.failed and one.commit in places:
+            first, name = measured.setdefault(one.environment, {}), one.series.name
+            first[name] = min(first.get(name, len(places)), places[one.commit])
+    for number, (environment, first) in enumerate(measured.items()):
+        for earlier in [*measured][:number][::-1]:
+            if both := sorted(first.keys() & measured[earlier].keys()):
+                ends = dict(earlier), dict(environment)
+                begun = names[min(first[one] for one in both)]
+                changed = _changed(*ends, folder / CLIENTS)
+                found.append(Beginning(machine, begun, both, *ends, changed))
+                break
+    return found
+
+
+def _changed(before: Mapping[str, str], after: Mapping[str, str], clients: Path) -> str:
+    """What differs between two environments, in words."""
+    names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    # asv's name for an environment repeats what is in it.
+    names = [name for name in names if name != "env_name"] or names
+    there, now = ([facts.get(name, "not noted") for name in names] for facts in (before, after))
+    moved = {name: f"{one} → {other}" for name, one, other in zip(names, there, now, strict=True)}
+    if "client" in before and "client" in moved:
+        with suppress(UnreadableFile):
+            read = partial(msgspec.convert, type=Software)
+            paths = (clients / f"{facts.get('client')}.json" for facts in (before, after))
+            asked = other_client(*(read_stored(path, "a client", read) for path in paths))
+            moved["client"] = first_of(asked, 6)
+    return ", ".join(f"{name} {text}" for name, text in moved.items())

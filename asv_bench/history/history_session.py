@@ -21,8 +21,7 @@ from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Re
 from asv_bench.fleet.fleet import FleetOptions, hosts_json, opened_fleet, record_of
 from asv_bench.git.repository import short
 from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Figure, Results, read_benchmarks
-from asv_bench.history.beginnings import CLIENTS
-from asv_bench.history.histories import Histories, filed_under
+from asv_bench.history.histories import CLIENTS, Histories, filed_under
 from asv_bench.history.life_rounds import Due, LifeRounds, Lived
 from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.samples import Reading

@@ -17,22 +17,10 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Standing, Verdict
 from asv_bench.errors import NothingMeasured, NothingSelected, Refused
 from asv_bench.fleet.fleet import FleetOptions
-from asv_bench.git.repository import Commit, GitError, kind_of
-from asv_bench.history.asv_results import (
-    EnvironmentFacts,
-    Figure,
-    Ratios,
-    Results,
-    Series,
-    SessionStarts,
-    differing,
-    read_each,
-    read_ratios,
-    sessions_of,
-)
-from asv_bench.history.beginnings import Beginning, beginnings
-from asv_bench.history.change_points import Change, changes_in, points_of
-from asv_bench.history.histories import Histories
+from asv_bench.git.repository import GitError, kind_of
+from asv_bench.history.asv_results import EnvironmentFacts, Figure, Series, differing, read_each
+from asv_bench.history.change_points import Change
+from asv_bench.history.histories import Beginning, Histories, MachineHistory
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Pair, RoundSource
 from asv_bench.output.console import print_sentences
@@ -55,39 +43,6 @@ UNFINISHED = "some changes were not compared to the end, or not at all."
 _QUOTES = str.maketrans("", "", "'\"")
 AnswerKey: TypeAlias = tuple[Series, EnvironmentFacts, str]
 """What the answer to a change is kept under; the text is the hash of its commit, or a label."""
-
-
-@dataclass(frozen=True, slots=True)
-class MachineHistory:
-    """The figures of one machine, and the line that its series run along."""
-
-    name: str
-    figures: Sequence[Figure]
-    dates: Mapping[str, int]  # when its commits were made, in milliseconds since 1970
-    commits: Sequence[Commit]  # what was measured of the line, or labels; oldest first
-    off_line: int  # how many were measured and are not on the line
-    environments: Sequence[EnvironmentFacts]  # the last one measured is the first
-    sessions: SessionStarts
-    ratios: Ratios
-    beginnings: Sequence[Beginning]
-
-    @classmethod
-    def of(
-        cls, name: str, results: Results, histories: Histories, notes: list[str], tip: str = "HEAD"
-    ) -> MachineHistory:
-        """What is stored, along the line of first parents that ends at `tip`."""
-        figures = [figure for figure in results.figures if figure.machine == name]
-        newest_first = sorted(figures, key=lambda figure: -figure.started_ms)
-        environments = list(dict.fromkeys(figure.environment for figure in newest_first))
-        dates = {figure.commit: figure.committed_ms for figure in figures}
-        line = histories.on_line(dates, tip)
-        ratios = read_ratios(histories.sessions, name, notes)
-        begun = beginnings(name, figures, line[0], histories.folder)
-        return cls(name, figures, dates, *line, environments, sessions_of(figures), ratios, begun)
-
-    def changes(self, figures: Sequence[Figure]) -> list[Change]:
-        """Where one series in one environment moved, oldest first."""
-        return changes_in(points_of(figures, self.commits, self.ratios, self.sessions))
 
 
 def stored_changes(

@@ -17,13 +17,12 @@ from asv_bench.compare.verdict import Comparison, Standing, Verdict
 from asv_bench.git.repository import Commit, GitError, Repository, kind_of, short
 from asv_bench.history.asv_results import Better, Figure, Series, differing
 from asv_bench.history.change_points import Change
-from asv_bench.history.histories import OWN, Histories
+from asv_bench.history.histories import OWN, Histories, MachineHistory
 from asv_bench.history.standing import (
     ANSWERS,
     Acknowledgement,
     AnswerKey,
     JudgedChange,
-    MachineHistory,
     is_with,
     read_acknowledged,
     read_answers,

@@ -11,7 +11,7 @@ from stored_figures import SERIES, figures, hash_of, steps
 
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import Figure
-from asv_bench.history.beginnings import CLIENTS, Beginning, beginnings
+from asv_bench.history.histories import CLIENTS, Beginning, beginnings
 
 COMMITS = [Commit(hash_of(number)) for number in range(6)]
 
