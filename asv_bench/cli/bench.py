@@ -102,4 +102,4 @@ def tree_to_measure(suite: OwnSuite, histories: Histories) -> tuple[str, Path, s
     if tree.commit is not None:
         why = f"it differs from HEAD ({tree.commit[:8]}) in {first_of(changes, 3)}"
     line = f"measuring the working tree as it stands; {why} (filed as {commit[:8]} under "
-    return commit, histories.of_worktree, f"{line}reports/asv-worktree)"
+    return commit, histories.folder / "asv-worktree", f"{line}reports/asv-worktree)"

@@ -63,8 +63,7 @@ class Benchmark(msgspec.Struct, frozen=True):
     params: tuple[tuple[Text, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """What one figure is filed under, whatever the commit: benchmark and parameters."""
 
     benchmark: str
@@ -349,15 +348,7 @@ def write_session(folder: Path, reference: str, figures: Sequence[Figure]) -> Pa
     given = {figure: figure.median for figure in figures if figure.samples and figure.median > 0}
     divisors = {one.series: value for one, value in given.items() if one.commit == reference}
     rows = [
-        _Related(
-            one.series.benchmark,
-            one.series.params,
-            one.commit,
-            one.started_ms,
-            value,
-            divisor,
-            value / divisor,
-        )
+        _Related(*one.series, one.commit, one.started_ms, value, divisor, value / divisor)
         for one, value in given.items()
         if (divisor := divisors.get(one.series))
     ]

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from asv_bench.git.repository import Commit
 from asv_bench.history.asv_results import (
@@ -27,7 +26,7 @@ from asv_bench.history.asv_results import (
     Series,
     SessionStarts,
 )
-from asv_bench.stats.paired import robust_sigma
+from asv_bench.stats.paired import Floats, robust_sigma
 from asv_bench.stats.segments import (
     FEWEST,
     PENALTY,
@@ -38,8 +37,6 @@ from asv_bench.stats.segments import (
     segment_ends,
     step_between,
 )
-
-Floats = npt.NDArray[np.float64]
 
 LEAST_EFFECT = 0.01
 """Smaller changes are none that a comparison would call slower or faster."""

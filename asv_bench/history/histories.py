@@ -76,11 +76,6 @@ class Histories:
         return self.folder / "asv"
 
     @property
-    def of_worktree(self) -> Path:
-        """asv's results directory of a working tree that differs from its commit."""
-        return self.folder / "asv-worktree"
-
-    @property
     def sessions(self) -> Path:
         return self.folder / "asv-sessions"
 

@@ -323,13 +323,12 @@ class Confirming(Session):
     def _code(self) -> ExitCode:
         """A confirmed regression outweighs a comparison that failed."""
         judged = self._judged()
+        verdicts = {entry.answer.verdict for entry in judged if entry.answer}
         if any(entry.standing is Standing.REGRESSION for entry in judged):
             return ExitCode.REGRESSION
-        if any(entry.answer and entry.answer.verdict is Verdict.FAILED for entry in judged):
+        if Verdict.FAILED in verdicts:
             return ExitCode.FAILED
-        if any(entry.answer and entry.answer.verdict is Verdict.VOID for entry in judged):
-            return ExitCode.INCONCLUSIVE
-        return ExitCode.GOOD
+        return ExitCode.INCONCLUSIVE if Verdict.VOID in verdicts else ExitCode.GOOD
 
     def print_answer(self) -> None:
         """See `Session`; the answers are kept, and the page is built anew."""
@@ -337,9 +336,15 @@ class Confirming(Session):
         interrupted = [f"{self._why_stopped()}: {UNFINISHED}"] if self._stopped else []
         self._record.notes += [*self._notes, *interrupted]
         print_sentences(self._console, interrupted)
+        table, page = change_table(judged), None
+        if self._record.samples:
+            counts = Counter(str(entry.standing) for entry in judged)
+            heading = ", ".join(f"{count} {standing}" for standing, count in counts.items())
+            where = f"Changes in the stored histories of {inline(self._subject.name)}"
+            remarks = [*self._notes, *self._record.warnings]
+            page = self._issue(heading, where, [table], remarks, names={})
         if judged or self._files.markdown or self._files.csv:
-            page = self._page(judged) if self._record.samples else None
-            self._files.show(change_table(judged), page=page)
+            self._files.show(table, page=page)
         else:
             self._console.print("no series moved by 1 % or more")
         reasons = [entry.answer.reason for entry in judged if entry.answer]
@@ -349,17 +354,6 @@ class Confirming(Session):
         from asv_bench.pages.site import build_page
 
         self._console.print(f"page: {build_page(self._histories, self._console)}")
-
-    def _page(self, judged: Sequence[JudgedChange]) -> str:
-        """What was compared as text for an issue."""
-        counts = Counter(str(entry.standing) for entry in judged)
-        return self._issue(
-            heading=", ".join(f"{count} {standing}" for standing, count in counts.items()),
-            commits=f"Changes in the stored histories of {inline(self._subject.name)}",
-            tables=[change_table(judged)],
-            remarks=[*self._notes, *self._record.warnings],
-            names={},
-        )
 
     def results(self) -> dict[str, Any]:
         return {

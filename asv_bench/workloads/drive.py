@@ -160,24 +160,20 @@ class Summary:
     max: float | None
 
 
-def summarize(values: Sequence[float] | Floats, factor: float = 1.0) -> Summary:
-    """The values that are not NaN, in another unit by `factor`; percentiles are linear between."""
+def summarize(values: Sequence[float] | Floats) -> Summary:
+    """The values that are not NaN; percentiles are linear between."""
     array = np.asarray(values, np.float64)
     array = array[~np.isnan(array)]
     if not array.size:
         return Summary(None, None, None, None, None)
     figures = (array.mean(), *np.percentile(array, (50, 95, 99)), array.max())
-    return Summary(*(float(figure) * factor for figure in figures))
+    return Summary(*map(float, figures))
 
 
 def latencies_ms(samples: Sequence[RunSample]) -> dict[str, Summary]:
     """TTFT, TPOT, ITL and latency over the requests of all runs (ITL over gaps), milliseconds."""
-    return {
-        f"{name}_ms": summarize(
-            np.concatenate([sample.of_requests(name) for sample in samples]), 1e3
-        )
-        for name in get_args(Latency)
-    }
+    each = {name: [sample.of_requests(name) for sample in samples] for name in get_args(Latency)}
+    return {f"{name}_ms": summarize(1e3 * np.concatenate(found)) for name, found in each.items()}
 
 
 class EngineFace(Protocol):

@@ -47,7 +47,7 @@ def test_a_series_begins_where_the_driver_changed_and_only_there() -> None:
 
 def test_other_series_failures_and_commits_elsewhere_begin_none() -> None:
     first, second, third = measured("1", "2", "2")
-    assert begun([first, replace(second, series=replace(SERIES, benchmark="other"))]) == []
+    assert begun([first, replace(second, series=SERIES._replace(benchmark="other"))]) == []
     assert begun([first, replace(second, samples=())]) == []
     assert begun([first, replace(second, commit="f" * 40)]) == []
     [one] = begun([first, replace(second, samples=()), third])
