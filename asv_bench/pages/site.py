@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import statistics
+import time
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -51,25 +52,7 @@ def build_page(histories: Histories, console: Console) -> Path:
         key=lambda view: (view.stored.name != here, -view.newest_ms),
     )
     print_sentences(console, left_out)
-    page = render(
-        histories.subject,
-        views,
-        here,
-        left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
-        commit_url=commit_url(histories.configured, histories.repository),
-    )
-    return write_text(histories.pages / "index.html", page)
-
-
-def render(
-    subject: str,
-    machines: Sequence[MachineView],
-    here: str,
-    *,
-    left_out: Sequence[str] = (),
-    commit_url: str = "",
-) -> str:
-    """The page of a subject; machines in the order of their tabs, `here` the name of this one."""
+    url = commit_url(histories.configured, histories.repository)
     templates = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -77,13 +60,13 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return templates.get_template("index.html.j2").render(
-        subject=subject,
-        machines=machines,
+    page = templates.get_template("index.html.j2").render(
+        subject=histories.subject,
+        machines=views,  # in the order of their tabs
         here=here,
-        left_out=left_out,
-        commit_url=commit_url,
-        payload=_packed(machines, commit_url),
+        left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
+        commit_url=url,
+        payload=_packed(views, url),
         script=f"/*\n{_texts(LICENCE)}*/\n{_texts(SCRIPTS)}",
         style=_texts(STYLES),
         figure_text=figure_text,
@@ -91,8 +74,9 @@ def render(
         percentage=percentage,
         interval=interval(1),
         moment=_moment,
-        built=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        built=_moment(1000 * time.time()),
     )
+    return write_text(histories.pages / "index.html", page)
 
 
 def commit_url(configured: Path, repository: Path) -> str:
@@ -122,7 +106,7 @@ def _texts(names: Sequence[str]) -> str:
     return "\n".join((HERE / name).read_text(encoding="utf-8") for name in names)
 
 
-def _moment(milliseconds: int) -> str:
+def _moment(milliseconds: float) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
