@@ -27,14 +27,7 @@ from rich.progress import track
 
 from asv_bench.__main__ import code_of
 from asv_bench.errors import BenchError, MeasurementFailed, Refused
-from asv_bench.explain.engine_counts import (
-    BLOCK_SIZE,
-    PATHS,
-    device_of,
-    refuse_what_changes_the_path,
-    run_steps,
-    warm_engine,
-)
+from asv_bench.explain.engine_counts import BLOCK_SIZE, PATHS, run_steps, warm_engine
 from asv_bench.git.trees import working_tree
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.record import REPOSITORY, write_json
@@ -209,9 +202,7 @@ def count_steps(path: str, batch: int) -> dict[str, StepCounters]:
         total = calls.total if PATHS[path]["device"] == "cpu" else None
         return {"engine_python_calls": calls.engine, "python_calls": total}
 
-    refuse_what_changes_the_path()
-    with device_of(path) as traffic:
-        engine = warm_engine(path, batch)
+    with warm_engine(path, batch) as (engine, traffic):
         parts = (1, BLOCK_SIZE - 1)
         by_torch, by_python = (list(map(see, parts)) for see in (seen_by_torch, seen_by_python))
     first, rest = (one | other for one, other in zip(by_torch, by_python, strict=True))

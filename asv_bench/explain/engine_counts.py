@@ -13,7 +13,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -126,11 +126,9 @@ def count_ends(
 
 
 def _asked(task: CountTask) -> Counts:
-    try:
-        # A GPU is only pretended.
-        return ask_engine(Path(task.folder), task, Counts, {"CUDA_VISIBLE_DEVICES": ""})
-    except MeasurementFailed as error:
-        raise MeasurementFailed(f"the counting process failed: {error}") from None
+    # A GPU is only pretended.
+    told, failed = {"CUDA_VISIBLE_DEVICES": ""}, "the counting process failed: "
+    return ask_engine(Path(task.folder), task, Counts, told, failed=failed)
 
 
 def step_clues(base: Counts, head: Counts) -> Iterator[Clue]:
@@ -210,9 +208,7 @@ def count(task: CountTask) -> Counts:
 def _add_path(counts: Counts, task: CountTask, path: str) -> None:
     from asv_bench.lab.pretend_cuda import OperatorLedger
 
-    refuse_what_changes_the_path()
-    with device_of(path) as traffic:
-        engine = warm_engine(path, _BATCH, task.model)
+    with warm_engine(path, _BATCH, task.model) as (engine, traffic):
         traffic.clear()
         with OperatorLedger() as ledger:
             run_steps(engine, _BATCH, BLOCK_SIZE)
@@ -234,17 +230,19 @@ def _add_path(counts: Counts, task: CountTask, path: str) -> None:
     }
 
 
-def device_of(path: str) -> AbstractContextManager[Traffic]:
-    """The pretended device of a path, and what reaches it: nothing on the CPU."""
+@contextmanager
+def warm_engine(path: str, batch: int, model: str = MODEL) -> Iterator[tuple[Engine, Traffic]]:
+    """An engine in which every request has decoded for more than a block, so all is in place.
+
+    Beside it is what reaches its pretended GPU: nothing on the CPU. Variables with which the engine
+    does other things than it does without them are refused.
+    """
     from asv_bench.lab.pretend_cuda import Traffic, pretended_cuda
-
-    return nullcontext(Traffic()) if PATHS[path]["device"] == "cpu" else pretended_cuda()
-
-
-def warm_engine(path: str, batch: int, model: str = MODEL) -> Engine:
-    """An engine in which every request has decoded for more than a block, so all is in place."""
     from engine import Engine, EngineConfig, SamplingParams
 
+    for variable in ("TRITON_INTERPRET", "KVTRAIL_NVTX", "KVTRAIL_CHECK_VALUES"):
+        if os.environ.get(variable, "0") not in ("", "0"):
+            raise Refused(f"{variable} must not be set: the engine takes another path with it")
     blocks_each = 8
     config: Any = {
         "model": model,
@@ -256,15 +254,17 @@ def warm_engine(path: str, batch: int, model: str = MODEL) -> Engine:
         "prefill_max_tokens": _LARGEST_BATCH * _PROMPT_TOKENS,
         **PATHS[path],
     }
-    engine = Engine(EngineConfig(**config))
-    params = SamplingParams(max_new_tokens=6 * BLOCK_SIZE, ignore_eos=True)
-    for request in range(batch):
-        # Prompts that share nothing: a request is not another's prefix.
-        engine.submit([1 + request, *range(2, 1 + _PROMPT_TOKENS)], params)
-    received = 0
-    while received < batch * (BLOCK_SIZE + _PROMPT_TOKENS):
-        received += len(engine.step())
-    return engine
+    on_cpu = nullcontext(Traffic())
+    with on_cpu if PATHS[path]["device"] == "cpu" else pretended_cuda() as traffic:
+        engine = Engine(EngineConfig(**config))
+        params = SamplingParams(max_new_tokens=6 * BLOCK_SIZE, ignore_eos=True)
+        for request in range(batch):
+            # Prompts that share nothing: a request is not another's prefix.
+            engine.submit([1 + request, *range(2, 1 + _PROMPT_TOKENS)], params)
+        received = 0
+        while received < batch * (BLOCK_SIZE + _PROMPT_TOKENS):
+            received += len(engine.step())
+        yield engine, traffic
 
 
 def run_steps(engine: Engine, batch: int, steps: int) -> None:
@@ -276,13 +276,6 @@ def run_steps(engine: Engine, batch: int, steps: int) -> None:
                 f"a steady step of {batch} requests must deliver {batch} tokens, but this one "
                 f"delivered {delivered}; nothing was counted."
             )
-
-
-def refuse_what_changes_the_path() -> None:
-    """Refuse variables with which the engine does other things than it does without them."""
-    for variable in ("TRITON_INTERPRET", "KVTRAIL_NVTX", "KVTRAIL_CHECK_VALUES"):
-        if os.environ.get(variable, "0") not in ("", "0"):
-            raise Refused(f"{variable} must not be set: the engine takes another path with it")
 
 
 @contextmanager
@@ -311,9 +304,11 @@ def _engine_lines(folder: str) -> Iterator[Counter[str]]:
 
 
 def _add_kernels(counts: Counts, task: CountTask, _: str) -> None:
-    from asv_bench.lab.launched_kernels import compile_kernel, launched_kernels
+    from asv_bench.lab.launched_kernels import compile_kernel, engine_launches, specialised
+    from asv_bench.lab.pretend_cuda import HOPPER
 
-    kernels = launched_kernels(_KERNEL_BATCH)
+    launches = engine_launches(_KERNEL_BATCH, HOPPER)
+    kernels = {kernel.key: kernel for kernel in map(specialised, launches)}
     counts.kernels = list(kernels)
     for key in task.compiled:
         made = compile_kernel(kernels[key]).figures

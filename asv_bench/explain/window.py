@@ -69,36 +69,33 @@ def torch_trace(
 
     Raises MeasurementFailed if the process failed; the sentence ends with what it said.
     """
-    try:
-        told = {NVTX_VARIABLE: "0", **(variables or {})}
-        decoded = ask_engine(folder, replace(window, trace=str(path)), Decoded, told)
-    except MeasurementFailed as error:
-        raise MeasurementFailed(f"the profiled process failed:\n{error}") from None
+    task, told = replace(window, trace=str(path)), {NVTX_VARIABLE: "0", **(variables or {})}
+    decoded = ask_engine(folder, task, Decoded, told, failed="the profiled process failed:\n")
     [summary] = read_traces(path)
     return decoded, replace(summary, steps=decoded.steps)
 
 
 def ask_engine(
-    folder: Path, task: object, answer: type[Answer], variables: Mapping[str, str]
+    folder: Path, task: object, answer: type[Answer], variables: Mapping[str, str], *, failed: str
 ) -> Answer:
     """What the module of a task makes of it, run with the engine that lies in a folder.
 
     The folder comes first on the search path and the checkout last, so that today's ruler is found
     and its engine is not.
 
-    Raises MeasurementFailed with the last words of a process that failed.
+    Raises MeasurementFailed with the last words of a process that failed, behind `failed`.
     """
     told = dict(variables)
     told["PYTHONPATH"] = search_path([str(folder), *borrowed_paths(), str(REPOSITORY)])
     asked = msgspec.json.encode(task).decode()
     done = run_apart([sys.executable, "-P", "-m", type(task).__module__, asked], told)
     if done.returncode or not done.stdout:
-        raise MeasurementFailed(last_words(done.stdout + done.stderr))
+        raise MeasurementFailed(f"{failed}{last_words(done.stdout + done.stderr)}")
     said = done.stdout.rstrip("\n").rpartition("\n")[2]
     try:
         return msgspec.json.decode(said, type=answer)
     except msgspec.MsgspecError as error:
-        raise MeasurementFailed(f"it answered {said!r}: {error}") from None
+        raise MeasurementFailed(f"{failed}it answered {said!r}: {error}") from None
 
 
 def decode_window(window: Window) -> Decoded:

@@ -20,7 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.lab.pretend_cuda import HOPPER, Launch, Traffic, pretended_cuda
+from asv_bench.lab.pretend_cuda import Launch, Traffic, pretended_cuda
 
 MODEL = "gpt2"
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)", re.M)
@@ -43,16 +43,6 @@ class LaunchedKernel:
         return f"{self.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
-def launched_kernels(batch_size: int) -> dict[str, LaunchedKernel]:
-    """Every distinct kernel of greedy and sampled decoding and of prefill, by its key.
-
-    They are those of an engine on a Hopper GPU with every bucket of batches up to a size. Raises
-    Refused under Triton's interpreter.
-    """
-    kernels = map(specialised, engine_launches(batch_size, HOPPER))
-    return {kernel.key: kernel for kernel in kernels}
-
-
 @contextmanager
 def pretended(gpu: tuple[int, int]) -> Iterator[Traffic]:
     """A pretended GPU of that capability, whatever the process knew of one before it."""
@@ -66,7 +56,10 @@ def pretended(gpu: tuple[int, int]) -> Iterator[Traffic]:
 
 
 def engine_launches(batch_size: int, gpu: tuple[int, int]) -> list[Launch]:
-    """Launches of an engine's captures, fused and not, and of a prefill, in their order."""
+    """Launches of an engine's captures, fused and not, and of a prefill, in their order.
+
+    It has every bucket of batches up to a size. Raises Refused under Triton's interpreter.
+    """
     from engine import Engine, EngineConfig, SamplingParams
     from engine.models.registry import RANDOM_CONFIGS
 
