@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -132,14 +133,12 @@ def _smallest_found(pairs: int, costs: Floats, plan: ComparisonPlan) -> float | 
     pool = known[..., 1] - known[..., 0]
     steps = math.ceil(math.log(_MOST / plan.margin, _STEP))
     effects = [plan.margin * _STEP**step for step in range(steps + 1)]
+
+    def is_found(effect: float) -> bool:
+        return share_slower(base, head + math.log1p(effect), pool, plan) >= FOUND
+
     # What a larger change is found by, a smaller one may not be.
-    low, high = -1, len(effects)
-    while high - low > 1:
-        middle = (low + high) // 2
-        slower = head + math.log1p(effects[middle])
-        is_found = share_slower(base, slower, pool, plan) >= FOUND
-        low, high = (low, middle) if is_found else (middle, high)
-    return effects[high] if high < len(effects) else None
+    return next(iter(effects[bisect_left(effects, True, key=is_found) :]), None)
 
 
 def share_slower(base: Floats, head: Floats, pool: Floats, plan: ComparisonPlan) -> float:
