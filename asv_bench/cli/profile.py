@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.explain.trace import Event, TraceSummary, kernels_in
+from asv_bench.explain.trace import Event, TraceSummary, read_events
 from asv_bench.explain.window import Decoded, Window, torch_trace
 from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
 from asv_bench.memory.floor import Role, kernel_roles
@@ -69,7 +69,7 @@ def run(
         decoded, summary = torch_trace(window, path)
     tables = [work_table(decoded, summary)]
     bandwidth = read_bandwidth(device)
-    if bandwidth and (parts := role_table(decoded, kernels_in(path), bandwidth)):
+    if bandwidth and (parts := role_table(decoded, read_events(path), bandwidth)):
         tables.append(parts)
         record.results = {"read_bandwidth": asdict(bandwidth), "parts": parts.to_json()}
     files.show(*tables)
@@ -104,11 +104,12 @@ def work_table(decoded: Decoded, summary: TraceSummary) -> Table:
     return Table(columns, rows, title, caption)
 
 
-def role_table(decoded: Decoded, work: Sequence[Event], bandwidth: Bandwidth) -> Table | None:
+def role_table(decoded: Decoded, events: Sequence[Event], bandwidth: Bandwidth) -> Table | None:
     """Each part of a fused step against the bandwidth of memory; None where no step was fused.
 
-    `work` are the kernels of the window, in the order in which they began.
+    Copies are left out: on streams of their own they overlap with the kernels of a step by design.
     """
+    work = sorted((one for one in events if one.cat == "kernel"), key=lambda one: one.ts)
     roles = [str(role or _REST) for role in kernel_roles(one.name for one in work)]
     if Role.HEAD not in roles:
         return None

@@ -112,15 +112,6 @@ def read_traces(path: Path) -> list[TraceSummary]:
     return summaries
 
 
-def kernels_in(path: Path) -> list[Event]:
-    """The kernels of a device in a trace, in the order in which they began.
-
-    Copies are left out: on streams of their own they overlap with the kernels of a step by design.
-    """
-    kernels = [event for event in read_events(path) if event.cat == "kernel"]
-    return sorted(kernels, key=lambda one: one.ts)
-
-
 def read_events(path: Path) -> list[Event]:
     """The events with a duration of a trace, gzipped or plain.
 

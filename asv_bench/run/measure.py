@@ -35,7 +35,7 @@ from asv_bench.workloads.drive import (
 )
 
 if TYPE_CHECKING:
-    from engine import Engine, SamplingParams
+    from engine import Engine
 
 _SIZES = (
     *("vocab_size", "num_layers", "num_heads", "num_kv_heads"),
@@ -76,7 +76,7 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
     what = f"{name}, {counted(record.threads, 'thread')}: building the engine"
     with Progress(console, what, total, "runs") as progress:
         measurement = Measurement(settings)
-        record.results["engine"] = measurement.engine_facts()
+        record.results["engine"] = measurement.engine_facts
         record.threads = measurement.engine_threads
 
         for mode in settings.modes:
@@ -144,21 +144,17 @@ class Measurement:
         self._settings, flags = settings, settings.flags
         # A prefix cache outlives a run.
         self._is_fresh = bool(flags.prefix_cache) and not flags.keep_prefix_cache_across_runs
-        self._engine = self._build()
-        vocab_size = self._engine.model_config.vocab_size
+        self._engine = engine = self._build()
+        self.engine_facts = {  # the model's sizes, its type, and how it decodes
+            **{name: getattr(engine.model_config, name) for name in _SIZES},
+            "device": str(engine.device),
+            "dtype": self._dtype,
+            "decode": engine.decode_mode,
+        }
         own = settings.workload.prompts
-        self._prompts: list[Prompt] = settings.prompts or [*own(vocab_size)]
+        self._prompts: list[Prompt] = settings.prompts or [*own(engine.model_config.vocab_size)]
         self.bandwidth: Bandwidth | None = None
         self._reader: StreamReader | None = None  # of the last run
-
-    def engine_facts(self) -> dict[str, Any]:
-        """What was built: the model's sizes, its type, and how it decodes."""
-        return {
-            **{name: getattr(self._engine.model_config, name) for name in _SIZES},
-            "device": str(self._engine.device),
-            "dtype": self._dtype,
-            "decode": self._engine.decode_mode,
-        }
 
     def runs(self, mode: Mode) -> Iterator[RunSample | None]:
         """Warm up and measure one mode: each run, or None for a warm-up run."""
@@ -199,7 +195,15 @@ class Measurement:
         """Run once, on a new engine if a prefix cache would outlive the run before."""
         from engine import SamplingParams
 
-        settings = self._settings
+        settings, seed = self._settings, self._settings.flags.seed or 0
+        # Each request draws its own numbers, and the same ones in every run.
+        params = [
+            SamplingParams(
+                **{**settings.sampling, "max_new_tokens": settings.workload.new_length(index)},
+                seed=seed + index if settings.sampling.get("temperature") else None,
+            )
+            for index in range(len(self._prompts))
+        ]
         self._reader = StreamReader(settings.delivery) if settings.delivery else None
         if self._is_fresh:
             del self._engine
@@ -210,7 +214,7 @@ class Measurement:
         sample = run_requests(
             self._engine,
             self._prompts,
-            self._sampling_params(),
+            params,
             mode=mode,
             due_s=settings.due_s,
             max_inflight=settings.flags.max_inflight_requests,
@@ -240,16 +244,3 @@ class Measurement:
         self.engine_threads = torch.get_num_threads()
         self._dtype = str(made.dtype).removeprefix("torch.")
         return made
-
-    def _sampling_params(self) -> list[SamplingParams]:
-        from engine import SamplingParams
-
-        settings, seed = self._settings, self._settings.flags.seed or 0
-        # Each request draws its own numbers, and the same ones in every run.
-        return [
-            SamplingParams(
-                **{**settings.sampling, "max_new_tokens": settings.workload.new_length(index)},
-                seed=seed + index if settings.sampling.get("temperature") else None,
-            )
-            for index in range(len(self._prompts))
-        ]
