@@ -83,7 +83,6 @@ def noise_of(
     """The noise of a metric, and what it allows."""
     pairs = [pair for comparison in comparisons for pair in comparison]
     pair_s = statistics.median(pair.seconds for pair in pairs)
-    ratios = np.array([pair.log_ratio for pair in pairs])
     reaches: list[Reach] = []
     if len(pairs) >= LEAST_PAIRS:
         # Holm's procedure holds the first metric that it calls different to this level.
@@ -95,7 +94,8 @@ def noise_of(
             # Both ends live once without being measured.
             fit = min(devices * max(0, int(60 * limit / pair_s) - 1), plan.cap)
             reaches.append(Reach(limit, fit, _smallest_found(fit, costs, alone)))
-    return MetricNoise(metric, len(pairs), float(ratios.std()), pair_s, tuple(reaches))
+    deviation = float(np.std([pair.log_ratio for pair in pairs]))
+    return MetricNoise(metric, len(pairs), deviation, pair_s, tuple(reaches))
 
 
 def reach_of(
@@ -159,9 +159,7 @@ def own_differences(base: Floats, head: Floats) -> Floats:
     Pairs come in the order base first, head first, head first, base first: each even pair ends
     with the commit that the next begins with.
     """
-    earlier = np.arange(0, base.shape[-1] - 1, 2)
-    is_heads = earlier % 4 == 0
-    first = np.where(is_heads, head[..., earlier], base[..., earlier])
-    second = np.where(is_heads, head[..., earlier + 1], base[..., earlier + 1])
-    differences: Floats = second - first
-    return differences
+    count = base.shape[-1] // 2
+    first, second = (slice(place, 2 * count, 2) for place in range(2))
+    heads, bases = (side[..., second] - side[..., first] for side in (head, base))
+    return np.where(np.arange(count) % 2 == 0, heads, bases)
