@@ -121,24 +121,22 @@ class Explaining(Session):
         if folders := subject.engines(self._ends):
             # All ends run in the ruler's own Python, with the same variables.
             self._look_at_engines(folders)
-        else:
-            with subject.ends() as ends:
-                base, head = self._ends
-                found.clues += cell_clues(ends.software(base), ends.software(head))
-                found.looked_at += ["variables", "packages"]
-                if life := subject.traced_life():
+            return
+        with subject.ends() as ends:
+            found.clues += cell_clues(*map(ends.software, self._ends))
+            found.looked_at += ["variables", "packages"]
+            if life := subject.traced_life():
 
-                    def take(end: str, path: Path) -> Trace:
-                        ends.trace(life, end, path)
-                        return read_traces(path)
+                def take(end: str, path: Path) -> Trace:
+                    ends.trace(life, end, path)
+                    return read_traces(path)
 
-                    self._trace(take)
-                    return
-                found.notes.append(_NO_TRACE)
-                if measured := subject.work.life.as_command:
-                    self._trace(
-                        FunctionProfiler(ends, measured, self._ends), ", of functions of Python"
-                    )
+                self._trace(take)
+                return
+            found.notes.append(_NO_TRACE)
+            if measured := subject.work.life.as_command:
+                profiler = FunctionProfiler(ends, measured, self._ends)
+                self._trace(profiler, ", of functions of Python")
 
     def _look_at_engines(self, folders: dict[str, Path]) -> None:
         devices, found = self._subject.devices, self.found
