@@ -148,9 +148,8 @@ def _path_clues(base: PathCounts, head: PathCounts) -> Iterator[Clue]:
     for kind, (us, words) in _KINDS.items():
         for name, old, new in _changed(base[kind], head[kind]):
             text = f"{words.format(name)} {more_or_less(old, new, 'time', 'times')} a step"
-            yield Clue(
-                *(Source.COUNTERS, name, f"{kind} a step", old, new, text), cost_us=us * (new - old)
-            )
+            cost_us = us * (new - old)
+            yield Clue(Source.COUNTERS, name, f"{kind} a step", old, new, text, cost_us)
     lines = base.get("lines", {}), head.get("lines", {})
     old, new = (sum(side.values()) for side in lines)
     if old != new:

@@ -178,9 +178,8 @@ class Measurement:
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
         bandwidth = None if mode == "naive" else self.bandwidth
         floor = workload.floor_ms(self._engine.model_config, self._dtype, bandwidth)
-        summaries = {
-            name: summarize([getattr(sample, name) for sample in samples]) for name in OF_RUNS
-        }
+        of_runs = {name: [getattr(sample, name) for sample in samples] for name in OF_RUNS}
+        summaries = {name: summarize(values) for name, values in of_runs.items()}
         summaries |= latencies_ms(samples)
         summaries |= {"delivery_gap_ms": self._reader.gaps_ms()} if self._reader else {}
         return {

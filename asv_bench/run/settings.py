@@ -117,9 +117,7 @@ class RunFlags(SamplingFlags, EngineFlags):
         Literal["uniform", "poisson"], _feeding("Gaps between requests.")
     ] = "uniform"
     stream_interval: Annotated[int | None, _feeding("Tokens read at once.", least=1)] = None
-    mode: Annotated[Literal["naive", "online", "offline", "all"], _runs("How to submit.")] = (
-        "online"
-    )
+    mode: Annotated[Literal[Mode, "all"], _runs("How to submit.")] = "online"
     warmup_runs: Annotated[int, _runs("Unmeasured runs before the others.", least=0)] = 1
     repeat_runs: Annotated[int, _runs("Measured runs.", least=1)] = 3
     keep_prefix_cache_across_runs: Annotated[bool, _runs("Runs share one engine.")] = False

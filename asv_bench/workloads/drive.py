@@ -139,9 +139,7 @@ class RunSample:
             "requests": [
                 {
                     "submitted_s": round(trace.submitted_s - self.started_s, 7),
-                    "token_times_s": [
-                        round(moment - self.started_s, 7) for moment in trace.token_times_s
-                    ],
+                    "token_times_s": [round(at - self.started_s, 7) for at in trace.token_times_s],
                     "finish_reason": trace.finish_reason,
                 }
                 for trace in self.traces
