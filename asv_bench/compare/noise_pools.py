@@ -2,13 +2,15 @@
 
 Each comparison adds its own, and the next one is judged by them, so that a difference far beyond
 the noise needs five pairs only, and three or four where they come from several commands: a machine
-may have been in one of its states throughout a single one. A file holds those of one subject,
-machine, number of threads and ruler, since under another their noise is another.
+may have been in one of its states throughout a single one. What a pair took is kept beside them. A
+file holds those of one subject, machine, number of threads and ruler, since under another their
+noise is another.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -27,16 +29,27 @@ from asv_bench.stats.paired import POOL_SESSIONS, POOL_SIZE
 
 FOLDER = WORKPLACE / ".asv" / "noise"
 _Difference = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
-# By benchmark, those of the first session, as they are, and those of each other.
-_Differences = dict[str, list[_Difference | list[_Difference]]]
+
+
+class _Kept(msgspec.Struct):
+    """What a file holds of a benchmark: the differences of each session, the latest last."""
+
+    sessions: list[list[_Difference]] = []
+    pair_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class Pool(list[float]):
-    """Differences within one commit that a machine showed, and in how many sessions."""
+    """Differences within one commit that a machine showed, and in how many sessions.
 
-    def __init__(self, differences: Iterable[float], sessions: int = POOL_SESSIONS) -> None:
+    `pair_s` are the seconds that a pair took in the last of these; 0: unknown.
+    """
+
+    def __init__(
+        self, differences: Iterable[float], sessions: int = POOL_SESSIONS, pair_s: float = 0.0
+    ) -> None:
         super().__init__(differences)
         self.sessions = sessions
+        self.pair_s = pair_s
 
 
 class NoisePools:
@@ -49,16 +62,19 @@ class NoisePools:
         measured = {"subject": record.settings.get("subject"), **conditions(record)}
         self.path = file_of(measured, folder or FOLDER, "{}.json")
         self.complaints: list[str] = []
-        # By benchmark, of each session that showed any, the latest last.
-        self._sessions: dict[str, list[list[float]]] = {}
+        self._kept: dict[str, _Kept] = {}  # by benchmark
         self._begun: set[str] = set()  # benchmarks of which the last session is this one
         if self.path.exists():
             try:
-                kept = partial(msgspec.convert, type=_Differences)
+                # An older file has the differences alone, those of the first session as they are.
+                older = list[_Difference | list[_Difference]]
+                kept = partial(msgspec.convert, type=dict[str, _Kept | older])
                 for name, found in read_stored(self.path, "a file of noise", kept).items():
-                    alone = [one for one in found if isinstance(one, float)]
-                    known = [one for one in found if isinstance(one, list)]
-                    self._sessions[name] = [alone, *known] if alone else known
+                    if isinstance(found, list):
+                        alone = [one for one in found if isinstance(one, float)]
+                        known = [one for one in found if isinstance(one, list)]
+                        found = _Kept([alone, *known] if alone else known)
+                    self._kept[name] = found
             except UnreadableFile as error:
                 self.complaints.append(
                     f"{error} The noise is learnt again from the comparisons to come."
@@ -66,8 +82,11 @@ class NoisePools:
 
     def of(self, benchmarks: Sequence[str]) -> dict[str, Pool]:
         """Those benchmarks' pools that are full enough to judge by."""
-        known = {name: self._sessions.get(name, []) for name in benchmarks}
-        pools = {name: Pool(chain(*sessions), len(sessions)) for name, sessions in known.items()}
+        known = {name: self._kept.get(name, _Kept()) for name in benchmarks}
+        pools = {
+            name: Pool(chain(*one.sessions), len(one.sessions), one.pair_s)
+            for name, one in known.items()
+        }
         return {name: pool for name, pool in pools.items() if len(pool) == POOL_SIZE}
 
     def add(self, pairs: Mapping[str, Sequence[Pair]]) -> None:
@@ -75,15 +94,23 @@ class NoisePools:
 
         All that one of these objects adds is of one session.
         """
-        self._add({name: within_commit(measured) for name, measured in pairs.items()})
+        self._add(pairs, {name: within_commit(measured) for name, measured in pairs.items()})
 
     def add_same(self, pairs: Mapping[str, Sequence[Pair]]) -> None:
         """Add the differences that pairs of a commit with itself are, as `add` does."""
-        self._add({name: [one.log_ratio for one in pairs[name]] for name in pairs})
+        self._add(pairs, {name: [one.log_ratio for one in pairs[name]] for name in pairs})
 
-    def _add(self, differences: Mapping[str, Sequence[float]]) -> None:
+    def _add(
+        self, pairs: Mapping[str, Sequence[Pair]], differences: Mapping[str, Sequence[float]]
+    ) -> None:
         for name, added in differences.items():
-            sessions = self._sessions.setdefault(name, [])
+            kept = self._kept.setdefault(name, _Kept())
+            # In a round of several cells another life may lie between those of a pair.
+            took = [
+                min(one.seconds, one.base.process_s + one.head.process_s) for one in pairs[name]
+            ]
+            kept.pair_s = statistics.median(took) if any(took) else kept.pair_s
+            sessions = kept.sessions
             if added and name not in self._begun:
                 self._begun.add(name)
                 sessions.append([])
@@ -93,5 +120,4 @@ class NoisePools:
                 # So that many sessions have a part in it: the oldest of the longest.
                 del max(sessions, key=len)[0]
                 sessions[:] = filter(None, sessions)
-        written = {name: [*chain(*one[:1]), *one[1:]] for name, one in self._sessions.items()}
-        write_text(self.path, json.dumps(written) + "\n")
+        write_text(self.path, json.dumps(msgspec.to_builtins(self._kept)) + "\n")

@@ -274,7 +274,7 @@ def test_a_pool_knows_from_how_many_sessions_it_comes(tmp_path: Path) -> None:
     NoisePools(record, tmp_path).path.write_text(json.dumps({"a": [0.01] * 40}))
     for sessions in range(1, 9):
         pool = NoisePools(record, tmp_path).of(["a"])["a"]
-        assert (len(pool), pool.sessions) == (40, sessions)
+        assert (len(pool), pool.sessions, pool.pair_s) == (40, sessions, float(sessions > 1))
         NoisePools(record, tmp_path).add({"a": pairs[:12]})
     calibrating = NoisePools(record, tmp_path / "calibrated")
     calibrating.add_same({"a": pairs[:20]})
@@ -339,7 +339,7 @@ def test_a_file_of_noise_that_is_none_is_named_and_learnt_anew(
     assert again.of(["a"]) == {}
     assert str(pools.path) in again.complaints[0]
     again.add({"a": []})
-    assert json.loads(pools.path.read_text()) == {"a": []}
+    assert json.loads(pools.path.read_text()) == {"a": {"sessions": [], "pair_s": 0.0}}
 
 
 def gpu(clock: float, *events: str) -> GpuConditions:
