@@ -64,7 +64,9 @@ def explain(
     ends = ends_of(chosen, (base, head), files.console)
     if compare:
         beside = Outputs(STANDARD_OUTPUT if files.console.stderr else None)
-        question, how = of_two(chosen, ends, anyway=True), MeasuringOptions(anyway=True)
+        minutes = minutes and minutes / 2  # for the comparison, and as many for the traces
+        how = MeasuringOptions(anyway=True, minutes=minutes)
+        question = of_two(chosen, ends, anyway=True)
         comparing = Comparing(chosen, question, ComparisonPlan(), beside, how)
         code = comparing.settle()
         if code is ExitCode.INTERRUPTED:

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from asv_bench.compare.judging import verdicts, weigh_costs
+from asv_bench.compare.noise_pools import Pool
 from asv_bench.compare.plan import LEAST_CAP, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.output.table import percentage
-from asv_bench.stats.paired import POOL_SIZE, Floats
+from asv_bench.stats.paired import POOL_SESSIONS, POOL_SIZE, Floats
 
 FOUND = 0.9
 """Of all comparisons, so many find the change."""
@@ -41,9 +42,9 @@ class Reach:
     pairs: int  # that fit, up to the plan's cap
     effect: float | None  # the smallest change that is found 9 times of 10; None: none is
 
-    def sentence(self) -> str:
-        """The same in words."""
-        begin = f"In {self.minutes:g} min compare measures at most {self.pairs} pairs and finds"
+    def sentence(self, verb: str = "compare", unit: str = "pairs") -> str:
+        """The same in words; `unit` is what the pairs are to this verb."""
+        begin = f"In {self.minutes:g} min {verb} measures at most {self.pairs} {unit} and finds"
         if self.effect is None:
             return f"{begin} no change 9 times of 10."
         return f"{begin} a change of {percentage(self.effect, 1)} 9 times of 10."
@@ -93,34 +94,37 @@ def noise_of(
         for limit in sorted(minutes):
             # Both ends live once without being measured.
             fit = min(devices * max(0, int(60 * limit / pair_s) - 1), plan.cap)
-            reaches.append(Reach(limit, fit, _smallest_found(fit, costs, alone)))
+            fitting = ComparisonPlan.with_cap(max(LEAST_CAP, fit)) if fit < plan.cap else plan
+            found = _smallest_found(fit, costs, replace(alone, looks=fitting.looks))
+            reaches.append(Reach(limit, fit, found if fit >= LEAST_CAP else None))
     deviation = float(np.std([pair.log_ratio for pair in pairs]))
     return MetricNoise(metric, len(pairs), deviation, pair_s, tuple(reaches))
 
 
 def reach_of(
-    differences: Sequence[float],  # between lives of one commit, as logarithms
-    pair_s: float,
+    pool: Pool,
+    round_s: float,
     plan: ComparisonPlan,
-    minutes: float,
+    seconds: float,
     *,
     at_once: int,
     devices: int,
 ) -> Reach:
-    """What a comparison of so many minutes shows on a machine whose noise is known."""
-    halves = np.asarray(differences, np.float64)[:, None] / 2.0
-    pairs = min(devices * int(60 * minutes / pair_s), plan.cap)
-    alone = replace(plan, alpha=plan.alpha / at_once)
-    return Reach(minutes, pairs, _smallest_found(pairs, np.hstack([-halves, halves]), alone))
+    """What a comparison that ends after so many seconds shows where the noise is known.
+
+    Its looks are those of the plan that it comes to, and that the pool has enough sessions for.
+    """
+    halves = np.asarray(pool, np.float64)[:, None] / 2.0
+    costs, alone = np.hstack([-halves, halves]), replace(plan, alpha=plan.alpha / at_once)
+    pairs = min(devices * max(0, int(seconds / round_s)), plan.cap)
+    found = _smallest_found(pairs, costs, alone, pool.sessions)
+    return Reach(round(max(0.0, seconds) / 60, 1), pairs, found)
 
 
-def _smallest_found(pairs: int, costs: Floats, plan: ComparisonPlan) -> float | None:
+def _smallest_found(
+    pairs: int, costs: Floats, plan: ComparisonPlan, sessions: int = POOL_SESSIONS
+) -> float | None:
     """The smallest change that so many pairs find often enough; None if they find none."""
-    if pairs < LEAST_CAP:
-        return None
-    if pairs < plan.cap:
-        fitting = ComparisonPlan.with_cap(pairs)
-        plan = replace(plan, looks=fitting.looks, max_discarded=fitting.max_discarded)
     random = np.random.default_rng(0)
     # In each pair either process may be the head's.
     drawn = random.permuted(costs[random.integers(len(costs), size=(_RUNS, 1, pairs))], axis=-1)
@@ -135,16 +139,23 @@ def _smallest_found(pairs: int, costs: Floats, plan: ComparisonPlan) -> float | 
     effects = [plan.margin * _STEP**step for step in range(steps + 1)]
 
     def is_found(effect: float) -> bool:
-        return share_slower(base, head + math.log1p(effect), pool, plan) >= FOUND
+        return share_slower(base, head + math.log1p(effect), pool, plan, sessions) >= FOUND
 
     # What a larger change is found by, a smaller one may not be.
     return next(iter(effects[bisect_left(effects, True, key=is_found) :]), None)
 
 
-def share_slower(base: Floats, head: Floats, pool: Floats, plan: ComparisonPlan) -> float:
-    """Which part of comparisons, [runs, pairs], calls the head slower, look by look."""
+def share_slower(
+    base: Floats, head: Floats, pool: Floats, plan: ComparisonPlan, sessions: int = POOL_SESSIONS
+) -> float:
+    """Which part of comparisons, [runs, pairs], calls the head slower, look by look.
+
+    Their pools, [runs, differences], come from so many sessions.
+    """
     answers = np.full(len(base), Verdict.INCONCLUSIVE.value)
     for number, look in enumerate(plan.looks):
+        if look.pairs > base.shape[-1] or look.sessions > sessions:
+            continue
         earlier = base[:, : look.pairs], head[:, : look.pairs]
         evidence = weigh_costs(*earlier, plan, look.test, pool, own_differences(*earlier))
         is_significant = evidence.p <= plan.difference_level(number, 1)

@@ -61,6 +61,7 @@ class Searching(Session):
     """
 
     finding: Finding | FileFinding | None = None
+    _of_reach = " That is between the ends: naming what made it takes several times as many."
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Searching(Session):
         }
         super().__init__("bisect", settings, subject, files, how, hosts)
         self._direction = direction
-        self._plan = plan
+        self._plan, self._plan_of_rounds = plan, plan.comparison
         self._pool: Sequence[float] = ()
 
     def _is_clear(self) -> bool:
@@ -172,6 +173,7 @@ class Bisecting(Searching):
                     counted = (None, "pairs") if probe.guess else (most, "pairs at most")
                     bar = bars.enter_context(Progress(self._console, DOING[probe.stage], *counted))
                 done += 1
+                print_sentences(self._console, self._reaches([probe.pair] if probe.pair else []))
                 if probe.guess is not None:
                     line = probe_line(len(self._probes), probe, probe.guess, self._by_hash)
                     print_sentences(self._console, [line])
@@ -386,6 +388,7 @@ class SearchingFiles(Searching):
 
         def on_pair(part: str, now: Headway, pairs: Mapping[str, Pair]) -> None:
             self._record.samples += [{"stage": part, **one.to_json()} for one in pairs.values()]
+            print_sentences(self._console, self._reaches(pairs.values()))
             bar.show(now.kept, f"comparing ({part})")
 
         def on_try(tried: FileTry) -> None:

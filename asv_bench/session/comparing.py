@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,6 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.why import why
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
-from asv_bench.lab.reach import reach_of
 from asv_bench.measure.log import Logged
 from asv_bench.measure.rounds import Design, two_cells
 from asv_bench.measure.samples import CommitUnusable, Pair, RoundSource
@@ -122,7 +121,8 @@ class Comparing(Session):
         self._commits = [commit for _, commit in question.given]
         self._base, self._head = self._commits[0], self._commits[-1]
         self._ends = self._base.hash, self._head.hash
-        self._plan = plan
+        self._plan = self._plan_of_rounds = plan
+        self._cells = len(question.design.cells)
         self._metric_of = question.design.named(subject.metrics)
         self._pools: Mapping[str, Sequence[float]] = {}
         self._comparison = CommitComparison(question.design, subject.metrics, plan)
@@ -180,9 +180,8 @@ class Comparing(Session):
                     why = f", discarded: {pair.discarded}" if pair.discarded else ""
                     line = f"pair {now.measured} of {name}: {effect}{why}"
                     print_sentences(self._console, [line])
+            print_sentences(self._console, self._reaches(measured.values()))
             # Kept pairs take no time, and say nothing of the time that is left.
-            if now.measured == self._log.restored + 1:
-                print_sentences(self._console, self._reaches(measured.values()))
             if now.measured > self._log.restored:
                 said = [estimate_text(now.so_far), f"an answer is possible after {now.next_look}"]
                 bar.show(now.kept, f"comparing: {', '.join(filter(None, said))}")
@@ -199,21 +198,6 @@ class Comparing(Session):
             learnt = self._question.design.of_lives(self._subject.metrics).items()
             self._noise.add({metric: self._comparison.kept_pairs(name) for metric, name in learnt})
         return self._conclude(measured)
-
-    def _reaches(self, measured: Iterable[Pair]) -> list[str]:
-        """What the time that is left can show of each benchmark whose noise is known here."""
-        seconds, count = self._limit.left(), len(self._subject.metrics)
-        if seconds is None:
-            return []
-        minutes, devices = round(seconds / 60, 1), len(self.devices())
-        found = []
-        for pair in measured:
-            name = pair.base.benchmark
-            if pool := self._pools.get(name):
-                plan, took = self._plan_of(name), pair.seconds
-                reach = reach_of(pool, took, plan, minutes, at_once=count, devices=devices)
-                found.append(f"{name}: {reach.sentence()}")
-        return found
 
     def _plan_of(self, name: str) -> ComparisonPlan:
         return self._plan.for_one(name, self._comparison.margins)

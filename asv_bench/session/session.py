@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ import typer
 
 from asv_bench.compare.controls import ControlMoved
 from asv_bench.compare.noise_pools import NoisePools
+from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed, TimeIsUp
 from asv_bench.fleet.fleet import Fleet, FleetOptions, hosts_json, opened_fleet, record_of
+from asv_bench.lab.reach import reach_of
 from asv_bench.measure import log
 from asv_bench.measure.log import Log, conditions
-from asv_bench.measure.samples import CommitUnusable
+from asv_bench.measure.samples import CommitUnusable, Pair, judged
 from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import require_writable
@@ -48,6 +50,10 @@ class Session(ABC):
 
     keeps_pairs = True
     """Whether the same command goes on where it was interrupted."""
+    _plan_of_rounds: ComparisonPlan | None = None
+    """By which it judges commits, of which `_cells` live in a round; None: it judges otherwise."""
+    _cells = 2
+    _of_reach = ""  # what a change that it finds is not yet
     _record: Record
     _noise: NoisePools
     _log: Log
@@ -77,6 +83,7 @@ class Session(ABC):
         self._doubts: list[str] = []  # what else the machine did, and what that may have spoilt
         self._of_build: list[str] = []  # that it is the answer of one build of each commit
         self._ending = ""  # what ended it before there was an answer
+        self._reached: set[str] = set()  # metrics of which it is said what the time shows
         self.seconds = 0.0
 
     def answer(self) -> None:
@@ -139,6 +146,30 @@ class Session(ABC):
         self._console.print(f"record: {written}")
         return written
 
+    def _reaches(self, measured: Iterable[Pair] = ()) -> list[str]:
+        """What the time that is left shows of each metric whose noise is known, said once.
+
+        A round takes what one that was measured took. Before that it takes what it took in earlier
+        commands, and each cell lives once without being measured.
+        """
+        metrics = {one.name: one for one in judged(self._subject.metrics)}
+        seconds, plan, found = self._limit.left(), self._plan_of_rounds, []
+        if seconds is None or plan is None:
+            return []
+        unit = "starts" if self._subject.work.life.pairs > 1 else "pairs"
+        round_s = max((pair.seconds for pair in measured), default=0.0)
+        asked = [name for name in metrics if name not in self._reached]
+        for name, pool in self._noise.of(asked).items():
+            if took := round_s or pool.pair_s * self._cells / 2:
+                self._reached.add(name)
+                margin, devices = metrics[name].margin, len(self.devices())
+                own = plan if margin is None else plan.with_margin(margin)
+                left = seconds if round_s else seconds - took
+                reach = reach_of(pool, took, own, left, at_once=len(metrics), devices=devices)
+                said = reach.sentence(self._command, "rounds" if self._cells > 2 else unit)
+                found.append(f"{name}: {said}{self._of_reach}")
+        return found
+
     def _doubt(self, sentences: Sequence[str]) -> None:
         """Record what makes figures doubtful; it is printed where the answer is not clear."""
         self._doubts += sentences
@@ -198,7 +229,7 @@ class Session(ABC):
             settings = {**self._record.settings, "devices": None, **conditions(self._record)}
             self._log = Log.of_settings(settings, self._command, self._how.resume)
             said += [*self._log.sentences(), *self._noise.complaints]
-        print_sentences(self._console, said)
+        print_sentences(self._console, [*said, *self._reaches()])
         if self._fleet is None:  # its hosts look themselves, before each life
             devices, quiet = self._subject.devices, self._how.require_quiet
             self._doubts = self._record.look_around(

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,7 @@ import pytest
 from simulated_pairs import BASE, FIRST_LOOK, HEAD, Answer, ScriptedPairs, SourcedSuite
 from toy_project import ToyProject, git, make_project, run_ruler
 
+from asv_bench.compare.noise_pools import NoisePools, Pool
 from asv_bench.errors import BenchError, TimeIsUp
 from asv_bench.git.repository import Commit
 from asv_bench.measure.samples import Pair
@@ -258,13 +259,26 @@ def test_an_answer_in_time_says_what_it_is_worth_and_what_a_verdict_takes(
     assert record["results"]["so_far"] is False
 
 
-def test_what_so_many_minutes_show_is_said_where_the_noise_is_known(scripted: Scripted) -> None:
+@pytest.mark.parametrize("is_older", [False, True])
+def test_what_so_many_minutes_show_is_said_once_as_soon_as_noise_and_a_pair_are_known(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, *, is_older: bool
+) -> None:
     # Comparisons without an answer, whose noise fills the pool.
     for _ in range(4):
         noisy = ScriptedPairs(lambda _, number: 1 + 0.05 * (number * 7 % 5 - 2))
-        assert scripted(noisy, "--fresh")[0] == 4
-    _, said, _ = scripted(ScriptedPairs(lambda *_: 1.5), "--minutes", "60", "--fresh")
-    assert re.search(r"b: In \S+ min compare measures at most 30 pairs and finds a change of", said)
+        assert scripted(noisy, "--fresh", "-v")[0] == 4
+    if is_older:
+        of = NoisePools.of
+
+        def without_seconds(self: NoisePools, names: Sequence[str]) -> dict[str, Pool]:
+            return {name: Pool(one, one.sessions) for name, one in of(self, names).items()}
+
+        monkeypatch.setattr(NoisePools, "of", without_seconds)
+    _, said, _ = scripted(ScriptedPairs(lambda *_: 1.5), "--minutes", "60", "--fresh", "-v")
+    reach = r"b: In \S+ min compare measures at most 30 pairs and finds a change of"
+    [found] = re.finditer(reach, said)
+    assert (said.index("pair 1 of b") < found.start()) == is_older
+    assert found.start() < said.index("pair 2 of b")
 
 
 def test_what_else_the_machine_did_is_said_where_the_answer_is_not_clear(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from simulated_pairs import BASE
 
+from asv_bench.compare.noise_pools import Pool
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.lab.reach import LEAST_PAIRS, MetricNoise, noise_of
+from asv_bench.lab.reach import LEAST_PAIRS, MetricNoise, noise_of, reach_of
 from asv_bench.measure.samples import Pair
 from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.compare import simulate
@@ -82,3 +85,18 @@ def test_of_too_few_pairs_nothing_is_said() -> None:
     found = noise(measured(0.01, LEAST_PAIRS - 1))
     assert found.reaches == ()
     assert "are too few to say what can be found; take more with --null" in found.sentence()
+
+
+def test_in_time_only_the_looks_of_the_plan_that_are_come_to_find_anything() -> None:
+    halves = np.random.default_rng(1).normal(0, 0.014, 40)
+
+    def found(pairs: int, sessions: int = 1) -> float | None:
+        pool = Pool(halves, sessions)
+        reach = reach_of(pool, 10.0, PLAN, 10.0 * pairs, at_once=1, devices=1)
+        assert reach.pairs == pairs
+        return reach.effect
+
+    of = {pairs: found(pairs) or math.inf for pairs in (0, 4, 5, 18, 22, 24)}
+    assert of[0] == of[4] == math.inf > of[5] > of[18] == of[22] > of[24] > PLAN.margin
+    # Three or four pairs decide where the noise of several sessions is known.
+    assert of[5] < (found(4, sessions=8) or 0) < math.inf
