@@ -28,7 +28,9 @@ OnProbe = Callable[[Probe], None]
 MOST_LEFT, MOST_LEFT_OF_ALL = 0.5, 0.35
 """Steps that may be left somewhere when the search ends, and where none explains the range."""
 LOOKED_AT = 7
-"""Commits between the ends that are looked at where the ends are alike."""
+"""Commits between the ends that are looked at where the ends are alike. So few are always measured
+before the search ends."""
+_GOLDEN = 0.618
 _FAR, _STEADY = math.log(2.0), 0.05
 """Where the ends differ by as much, and lives of either vary by no more, single lives tell."""
 
@@ -42,7 +44,9 @@ class Search:
     until each step lies at one commit or no commit is suspect. Each such commit is then compared
     with the one before it, by new pairs. Where the ends are far apart, single lives take the place
     of pairs. The largest step comes first, and the search ends once what is confirmed explains the
-    difference of the ends (`Searched.is_answered`), unless the plan asks for all steps.
+    difference of the ends (`Searched.is_answered`), unless the plan asks for all steps. Steps that
+    cancel each other do not show in it: each commit that was not measured is measured once before
+    the end where they are few, `spare_s` (in seconds) is enough, or the plan asks for all steps.
 
     `good` is the full hash of the commit before the `candidates`, which are full hashes, oldest
     first; the last is the bad end. `pool` has differences within one commit that this machine
@@ -63,13 +67,15 @@ class Search:
         pool: Sequence[float] = (),
         on_probe: OnProbe = lambda probe: None,
         on_confirmed: Callable[[Comparison], None] = lambda comparison: None,
+        spare_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         plan = plan or SearchPlan()
         self._source_of = source_of
         self._metric, self._controls = metric, controls
         self._plan = plan
         self._pools = {metric.name: pool} if pool else {}
-        self._on_probe, self._on_confirmed = on_probe, on_confirmed
+        self._on_probe, self._on_confirmed, self._spare_s = on_probe, on_confirmed, spare_s
+        self._is_survey = False  # whether each commit is to be measured
         self._of_gate: list[Pair] = []
         self._margin = math.log1p(plan.comparison.margin)
         self._curve = LevelCurve(len(candidates), self._margin)
@@ -103,6 +109,16 @@ class Search:
             raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
         if known.is_changed or self._plan.is_inside:
             self._search(() if known.is_changed else self._places())
+            self._is_survey = self._plan.is_all or bool(known.confirmed and self._is_cheap())
+            if self._is_survey:
+                self._curve.fewest = 1
+                self._search(())
+
+    def _is_cheap(self) -> bool:
+        """Whether there is time to measure what was not, where steps that cancel may lie."""
+        count = len(self._curve.unmeasured())
+        pair_s = median(pair.seconds for pair in self._of_gate)
+        return count <= LOOKED_AT or count * pair_s < self._spare_s()
 
     def _search(self, places: Sequence[int]) -> None:
         """Probe and confirm until nothing is suspect any more, beginning at these places."""
@@ -116,7 +132,7 @@ class Search:
             share = len(known.suspicions) + len(new)
             for gap in sorted(new, key=known.rise, reverse=True):
                 self._confirm(gap, share)
-                if known.is_answered() and self._do_last():
+                if known.is_answered() and self._do_last() and not self._is_survey:
                     return
             if not any(map(known.is_largest, new)):
                 self._curve.expect_offsets()
@@ -200,6 +216,11 @@ class Search:
 
     def _next_commit(self, pending: Sequence[int], places: Sequence[int]) -> int | None:
         """The commit to measure; None where nothing is suspect, or a step is to be compared."""
+        if self._is_survey:
+            for some in (self._curve.unmeasured(), self._curve.odd()):
+                if new := {*some} - {*pending}:
+                    # Spread over the range, as there may be more than there is time for.
+                    return min(new, key=lambda commit: commit * _GOLDEN % 1.0)
         gaps = self._curve.gaps()
         if any(self._is_located(gap) and self._known.is_largest(gap) for gap in gaps):
             return None
@@ -207,6 +228,8 @@ class Search:
         left = sum(gap.probability for gap in open_gaps)
         has_step = bool(self._known.confirmed) or any(map(self._is_located, gaps))
         most = MOST_LEFT if has_step or places else MOST_LEFT_OF_ALL
+        # Steps that cancel each other are two.
+        most = 1.0 if self._is_survey else most
         if any(gap.probability >= SUSPECT for gap in open_gaps) or left >= most:
             return self._curve.most_informative(pending)
         bad = self._curve.levels()[-1]

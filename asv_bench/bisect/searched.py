@@ -12,12 +12,13 @@ from asv_bench.bisect.plan import Direction, SearchPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import TimeIsUp
 from asv_bench.git.repository import kind_of, short
+from asv_bench.output.table import percentage
 from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
 from asv_bench.words import counted
 
 NOT_LOOKED_FOR = (
     "A change that a later commit of the range takes back is not looked for where the ends do not "
-    "differ; --inside looks for it."
+    "differ; --inside looks for it at some commits between, --all at each."
 )
 SUSPECT = 0.4
 """Probability of a step from which commits are looked at more closely."""
@@ -26,6 +27,8 @@ LASTING = 0.97
 the commits around show tells a step from an offset of that commit alone."""
 _RANGE = 0.95
 """Of the range in which a change lies that no few commits are suspected of."""
+_SEEN = 4.0
+"""So many scales of a pair's error large, steps that cancel show where each commit is measured."""
 _SLOPE_ENDS = 0.15
 _REST = 0.1
 """Of the difference of the ends: what may be left without an explanation when the search ends, and
@@ -156,22 +159,28 @@ def answer(known: Searched) -> Finding:
 
 
 def _left_over(known: Searched, outcome: Outcome) -> str:
-    """What a search that named a commit did not explain, and which labels it did not measure."""
-    if outcome is not Outcome.FOUND or known.plan.is_all or not known.is_changed:
+    """What a search with an answer did not explain, and which steps that cancel may be left."""
+    if outcome is Outcome.INCONCLUSIVE:
         return ""
-    said, sign = [], known.direction.sign
+    said, sign, plan = [], known.direction.sign, known.plan
     explained = known.effect(sign * (known.total - known.rest))
     low, high = known.gate.interval if known.gate and known.gate.interval else (0.0, 0.0)
-    is_seen = not low <= explained <= high
-    if is_seen and abs(known.rest) >= math.log1p(known.plan.comparison.margin):
+    is_asked = known.is_changed and not plan.is_all and not low <= explained <= high
+    if is_asked and abs(known.rest) >= math.log1p(plan.comparison.margin):
         left = known.effect(sign * known.rest)
         said.append(f"{left:+.1%} of what the ends differ by is not explained; --all goes on.")
-    count = len(known.candidates) - len(known.curve.levels())
-    if kind_of(known.candidates[-1]) == "label" and count:
+    count, kind = len(known.curve.unmeasured()), kind_of(known.candidates[-1])
+    if count:
         said.append(
-            f"{counted(count, 'label')} of {len(known.candidates)} "
+            f"{counted(count, kind)} of {len(known.candidates)} "
             f"{'was' if count == 1 else 'were'} not measured: changes that cancel each other there "
-            f"are not seen; --all looks for them."
+            f"are not seen; {'more of --most-pairs' if plan.is_all else '--all'} looks for them."
+        )
+    elif len(known.candidates) > 1:
+        size = math.expm1(max(_SEEN * known.curve.scale, math.log1p(plan.comparison.margin)))
+        said.append(
+            f"Every {kind} that can be measured was: changes that cancel each other are seen 9 "
+            f"times of 10 from about {percentage(size, 1)} on."
         )
     return " ".join(said)
 

@@ -77,7 +77,8 @@ def bisect(
         bool,
         typer.Option(
             "--all",
-            help="Go on to every step, also when those confirmed explain what the ends differ by.",
+            help="Go on to every step, also when those confirmed explain what the ends differ by, "
+            "and measure each commit, for changes that cancel each other.",
         ),
     ] = False,
     by_files: Annotated[
@@ -96,11 +97,11 @@ def bisect(
     """Find the commits after GOOD, up to BAD, that made a benchmark slower.
 
     The two ends are compared first; without a regression between them nothing is searched, unless
-    with --inside. The largest step comes first, and the search ends when what it confirmed explains
-    the difference of the ends, but for a tenth; --all goes on. A slope is told from a step. Commits
-    that hold the same files in what is measured as the one before are stepped over. The search runs
-    along first parents: a merge counts as one commit, and the answer has the command that goes into
-    it.
+    with --inside or --all. The largest step comes first, and the search ends when what it confirmed
+    explains the difference of the ends, but for a tenth; --all goes on, and measures each commit,
+    as changes may cancel each other. A slope is told from a step. Commits that hold the same files
+    in what is measured as the one before are stepped over. The search runs along first parents: a
+    merge counts as one commit, and the answer has the command that goes into it.
     Along an axis of labels the first label is found. bisect COMMIT --files finds the files of a
     commit that did it. Exit code 3: the commit was found and confirmed; 0: no regression, or the
     same at both ends; 4: inconclusive; 5: the benchmark does not exist at one of the ends; 1: a
@@ -115,6 +116,7 @@ def bisect(
         raise Refused(
             f"--metric{said} finds {count} metrics, and one is bisected at a time: {shown}."
         )
+    inside = inside or every
     plan = SearchPlan(
         comparison=THOROUGH.with_margin(chosen.metrics[0].margin or how.margin / 100),
         certain=certain,

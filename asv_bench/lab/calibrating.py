@@ -131,9 +131,6 @@ class Calibrating(Session):
     def names(self) -> Sequence[str]:
         return [self._commit.hash]
 
-    def begin(self) -> list[str]:
-        return []
-
     def measure(self, source: RoundSource) -> ExitCode:
         """See `Session`: also after Ctrl-C, with the trials that were over."""
         try:

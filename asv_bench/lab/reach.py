@@ -102,13 +102,7 @@ def noise_of(
 
 
 def reach_of(
-    pool: Pool,
-    round_s: float,
-    plan: ComparisonPlan,
-    seconds: float,
-    *,
-    at_once: int,
-    devices: int,
+    pool: Pool, round_s: float, plan: ComparisonPlan, seconds: float, at_once: int, devices: int
 ) -> Reach:
     """What a comparison that ends after so many seconds shows where the noise is known.
 

@@ -199,6 +199,8 @@ class Bisecting(Searching):
                 pool=self._pool,
                 on_probe=on_probe,
                 on_confirmed=on_confirmed,
+                # Minutes that the user gave may be used, not those that a job happens to have.
+                spare_s=lambda: (self._limit.left() or 0.0) / 2 if self._how.minutes else 0.0,
             )
             self.finding = search.run()
         self._stopped = search.stopped

@@ -152,20 +152,19 @@ class Session(ABC):
         A round takes what one that was measured took. Before that it takes what it took in earlier
         commands, and each cell lives once without being measured.
         """
-        metrics = {one.name: one for one in judged(self._subject.metrics)}
+        metrics = judged(self._subject.metrics)
+        margins = {one.name: one.margin for one in metrics if one.margin is not None}
         seconds, plan, found = self._limit.left(), self._plan_of_rounds, []
         if seconds is None or plan is None:
             return []
         unit = "starts" if self._subject.work.life.pairs > 1 else "pairs"
         round_s = max((pair.seconds for pair in measured), default=0.0)
-        asked = [name for name in metrics if name not in self._reached]
+        asked = [one.name for one in metrics if one.name not in self._reached]
         for name, pool in self._noise.of(asked).items():
             if took := round_s or pool.pair_s * self._cells / 2:
                 self._reached.add(name)
-                margin, devices = metrics[name].margin, len(self.devices())
-                own = plan if margin is None else plan.with_margin(margin)
-                left = seconds if round_s else seconds - took
-                reach = reach_of(pool, took, own, left, at_once=len(metrics), devices=devices)
+                own, left = plan.for_one(name, margins), seconds if round_s else seconds - took
+                reach = reach_of(pool, took, own, left, len(metrics), len(self.devices()))
                 said = reach.sentence(self._command, "rounds" if self._cells > 2 else unit)
                 found.append(f"{name}: {said}{self._of_reach}")
         return found
@@ -191,9 +190,9 @@ class Session(ABC):
     def names(self) -> Sequence[str]:
         """The full hashes, or labels, that may be measured."""
 
-    @abstractmethod
     def begin(self) -> list[str]:
         """Prepare for the noise of the machine; sentences that say what is measured."""
+        return []
 
     def sentence(self) -> str:
         """What is measured and where, for the user to check."""

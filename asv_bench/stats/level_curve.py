@@ -34,7 +34,9 @@ REFERENCE = -1
 JUMPS = 1.0
 """How many jumps a range is expected to have beforehand."""
 _SHAPES_KEPT = 6
-_FEW = 3  # pairs of a commit from which the grid of levels follows it
+_ODD, _TRUSTED = 2.2, 8
+"""So many scales of a pair's error off the curve, a commit is measured again, up to so often: a
+single commit beside the others is no wider noise of its own then."""
 _LEAST_BITS = 0.02
 
 LEVELS = 65
@@ -119,6 +121,7 @@ class LevelCurve:
         self.count = count
         self.margin = margin
         self.unmeasurable: set[int] = set()
+        self.fewest = 3  # pairs of a commit from which the grid of levels follows it
         self._prior = CURVE_PRIOR
         self._chance = min(0.25, JUMPS / count)
         self._ratios: dict[int, list[float]] = {count - 1: []}
@@ -175,9 +178,24 @@ class LevelCurve:
             found.append(Level(node, float(density @ grid), float(low), float(high)))
         return found
 
+    @property
+    def scale(self) -> float:
+        """How far a pair lies from the truth, typically, as a log."""
+        return float(self.solution.shapes @ np.maximum(SCALES, DISTANCES))
+
+    def odd(self) -> list[int]:
+        """Commits off the curve of which too few pairs were taken in for it to follow."""
+        few = [one for one in self.levels() if 0 < self.pairs_of(one.commit) < _TRUSTED]
+        off = {one.commit: abs(np.mean(self._ratios[one.commit]) - one.mean) for one in few}
+        return [commit for commit, error in off.items() if error > _ODD * self.scale]
+
     def measurable(self) -> list[int]:
         """The commits that can be measured, oldest first; the bad end is the last of them."""
         return [commit for commit in range(self.count) if commit not in self.unmeasurable]
+
+    def unmeasured(self) -> list[int]:
+        """Those of which no pair was taken in."""
+        return [commit for commit in self.measurable() if commit not in self._ratios]
 
     def nearest(self, commit: int) -> int:
         """The measurable commit next to this place."""
@@ -307,7 +325,7 @@ class LevelCurve:
     def _fit_grid(self) -> None:
         """Let the grid hold every commit that was measured often enough."""
         old = self._grid
-        middles = [float(np.median(r)) for r in self._ratios.values() if len(r) >= _FEW]
+        middles = [float(np.median(r)) for r in self._ratios.values() if len(r) >= self.fewest]
         low, high = min([old.low, *middles]), max([old.high, *middles])
         if (low, high) != (old.low, old.high):
             self._grid = _LevelGrid(low, high, self.margin, self._chance)

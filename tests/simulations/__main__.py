@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "what", choices=("compare", "rounds", "builds", "bisect", "changes", "labelled")
     )
     parser.add_argument("--runs", type=int, help="of each case")
-    parser.add_argument("--only", default="", help="regular expression: noises of this name")
+    parser.add_argument(
+        "--only", default="", help="regular expression: noises, or ranges, of this name"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the first run of each case")
     parser.add_argument("--workers", type=int, default=1, help="processes that simulate")
     replay = "record of compare or calibrate, whose pairs of a commit with itself are drawn again"
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results = {"rows": found}
         command, table = "simulate_builds", of_builds.builds_table(found, runs)
     elif asked.what == "bisect":
-        ranges = of_bisect.SCENARIOS
+        ranges = [one for one in of_bisect.SCENARIOS if re.search(asked.only, one.name)]
         parts = [[partial(of_bisect.bisect_once, one, seed) for seed in seeds] for one in ranges]
         rows = list(map(of_bisect.row_of, ranges, _done(files, parts, asked.workers)))
         settings["plan"] = SearchPlan().to_json()

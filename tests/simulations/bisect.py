@@ -22,6 +22,7 @@ GOOD = "good"
 _STEPS = 1_000
 """Sets the stream that places steps apart from those of the devices."""
 PLAIN = Noise(drift=0.0, outliers=0.0)
+_TAKEN_BACK = 0.05, 1 / 1.05 - 1
 TWO_MODES = Noise(process=0.003, drift=0.0, outliers=0.0, modes=0.3, mode_size=0.05)
 
 
@@ -43,6 +44,7 @@ class Scenario:
     unsteady: float = 1.0  # how many times as far the bad end's processes lie apart
     noise: Noise = PLAIN
     is_inside: bool = False  # whether the search looks also between ends that are alike
+    is_all: bool = False  # whether it measures every commit
 
 
 SCENARIOS = (
@@ -53,7 +55,7 @@ SCENARIOS = (
     Scenario("nothing"),
     Scenario("+5 % and -3 %", (0.05, -0.03)),
     Scenario("+3 % and +4 %", (0.03, 0.04)),
-    Scenario("+5 % taken back, inside", (0.05, 1 / 1.05 - 1), is_inside=True),
+    Scenario("+5 % taken back, inside", _TAKEN_BACK, is_inside=True),
     Scenario("nothing, inside", is_inside=True),
     Scenario("15 commits of 0.2 % each", slope=0.002),
     Scenario("2 %, offsets of 0.2 %", (0.02,), jitter=0.002),
@@ -65,6 +67,11 @@ SCENARIOS = (
     Scenario("3 %, four devices", (0.03,), devices=4),
     Scenario("3 %, ordinary noise", (0.03,), noise=NOISES["ordinary"]),
     Scenario("3 %, heavy noise", (0.03,), noise=NOISES["heavy"]),
+    # Steps that cancel, with each commit measured.
+    Scenario("+5 % taken back, all of 16", _TAKEN_BACK, commits=16, is_inside=True, is_all=True),
+    Scenario("nothing, all of 16", commits=16, is_inside=True, is_all=True),
+    Scenario("+10 % taken back before +5 %, of 8", (0.10, 1 / 1.10 - 1, 0.05), commits=8),
+    Scenario("+5 %, of 8", (0.05,), commits=8),
 )
 COLUMNS = (
     Column("scenario", "range", kind="text"),
@@ -113,7 +120,7 @@ def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -
     names = [f"device {number}" for number in range(scenario.devices)]
     unsteady = {commits[-1]: scenario.unsteady}
     source = SimulatedCommits(log_times, scenario.noise, seed, names, unsteady)
-    plan = plan or SearchPlan(is_inside=scenario.is_inside)
+    plan = plan or SearchPlan(is_inside=scenario.is_inside, is_all=scenario.is_all)
     probes: list[Probe] = []
     finding = Search(
         lambda part: source, GOOD, commits, SIMULATED, plan=plan, on_probe=probes.append

@@ -187,6 +187,45 @@ def test_a_change_that_is_taken_back_is_found_inside_and_else_the_answer_says_so
     assert len({head for _, head in nothing.asked["search"]}) == LOOKED_AT
 
 
+@pytest.mark.parametrize("last", [21, 10])
+def test_all_measures_each_commit_so_that_steps_that_cancel_are_found(last: int) -> None:
+    # Also where one commit alone is slower, between those that are measured without it.
+    steps = {9: 0.05, last: 1 / 1.05 - 1}
+    machine = Machine(steps)
+    finding, _ = search(machine, plan=SearchPlan(is_all=True, is_inside=True))
+    assert named(finding) == pytest.approx({9: 0.05, last: -0.048}, abs=0.005)
+    assert {head for _, head in machine.asked["search"]} == {*COMMITS[:-1]}
+    assert "changes that cancel each other are seen 9 times of 10 from about 1." in finding.remark
+    nothing = Machine({})
+    finding, probes = search(nothing, plan=SearchPlan(is_all=True, is_inside=True))
+    assert (finding.outcome, named(finding)) == (Outcome.NONE, {})
+    assert len(probes) < 2 * len(COMMITS)
+
+
+@pytest.mark.parametrize(("spare_s", "is_asked"), [(0.0, False), (29.0, False), (300.0, True)])
+def test_what_was_not_measured_is_measured_before_the_end_where_there_is_time(
+    spare_s: float, *, is_asked: bool
+) -> None:
+    def slowly(machine: Machine, base: str, head: str, pair: Pair) -> Pair:
+        ends = (replace(one, process_s=5.0) for one in (pair.base, pair.head))
+        return replace(pair, **dict(zip(("base", "head"), ends, strict=True)))
+
+    # The largest step is taken back, so that the ends differ by a lesser one.
+    steps = {3: 0.30, 5: 1 / 1.30 - 1, 20: 0.10}
+    machine = Machine(steps, slowly)
+    finding, _ = search(machine, spare_s=lambda: spare_s)
+    found = named(finding)
+    assert finding.suspects == (COMMITS[3 if is_asked else 20],)
+    assert list(found) == ([3, 5, 20] if is_asked else [20])
+    count = len(COMMITS) - len(finding.curve)
+    assert (f"{count} labels of 32 were not measured" in finding.remark) != is_asked
+
+
+def test_few_commits_are_all_measured_before_the_end() -> None:
+    row = bisect_often(Scenario("", (0.10, 1 / 1.10 - 1, 0.05), commits=8), runs=4, seed=1000)
+    assert (row["wrong_commit"], row["right"]) == (0, 4)
+
+
 def test_commits_that_cannot_be_measured_are_left_out_and_an_end_is_an_error() -> None:
     lost = [COMMITS[number] for number in (12, 13, 14, 20)]
     finding, probes = search(Machine({14: 0.04}, lost=lost))
@@ -303,7 +342,7 @@ def test_the_search_ends_once_the_largest_step_explains_the_ends_and_all_goes_on
     assert "--all" in finding.remark
     every, more = search(Machine(steps), plan=SearchPlan(is_all=True))
     assert named(every) == pytest.approx(steps, abs=0.01)
-    assert every.remark == ""
+    assert every.remark.startswith("Every label that can be measured was: changes that cancel")
     assert len(more) > 1.5 * len(probes)
 
 

@@ -92,7 +92,7 @@ def test_in_time_only_the_looks_of_the_plan_that_are_come_to_find_anything() -> 
 
     def found(pairs: int, sessions: int = 1) -> float | None:
         pool = Pool(halves, sessions)
-        reach = reach_of(pool, 10.0, PLAN, 10.0 * pairs, at_once=1, devices=1)
+        reach = reach_of(pool, 10.0, PLAN, 10.0 * pairs, 1, 1)
         assert reach.pairs == pairs
         return reach.effect
 
