@@ -217,6 +217,8 @@ def test_what_was_not_measured_is_measured_before_the_end_where_there_is_time(
     found = named(finding)
     assert finding.suspects == (COMMITS[3 if is_asked else 20],)
     assert list(found) == ([3, 5, 20] if is_asked else [20])
+    levels = {point.commit: point.effect for point in finding.curve}
+    assert not is_asked or levels[COMMITS[4]] == pytest.approx(0.30, abs=0.02)
     count = len(COMMITS) - len(finding.curve)
     assert (f"{count} labels of 32 were not measured" in finding.remark) != is_asked
 
