@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from errno import EDQUOT, ENOSPC
 from signal import SIGINT
+
+_BEGUN = time.monotonic()
+"""Before the ruler is loaded, which takes seconds on a busy machine."""
 
 try:
     from rich.text import Text
@@ -35,7 +39,7 @@ def main() -> None:
     # Before anything imports torch, for commands that measure in this very process.
     os.environ.update(measured_environment())
     try:
-        with whole_process():
+        with whole_process(_BEGUN):
             app_for(sys.argv[1:])()
     except (KeyboardInterrupt, Interrupted) as error:
         said = str(error) or "nothing was measured."

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
-from asv_bench import BEGUN
-
 _ENDING = 0.03
 _MOST_ENDING_S = 20.0
 """Of the time, so much is left for the answer, and for processes that are asked to end."""
@@ -22,10 +20,10 @@ _begun: float | None = None
 
 
 @contextmanager
-def whole_process() -> Iterator[None]:
+def whole_process(begun: float) -> Iterator[None]:
     """Let limits count from when this process began, which is there for one command alone."""
     global _begun
-    _begun = BEGUN
+    _begun = begun
     try:
         yield
     finally:
