@@ -29,10 +29,11 @@ VERDICTS = {
     3: "slower",
     4: "inconclusive",
     5: "nothing measured",
+    6: "differs",
     130: "interrupted",
 }
 """What the exit codes of `kvtrail compare` say."""
-GATES = ("slower", "inconclusive")
+GATES = ("slower", "inconclusive", "differs")
 """Verdicts that fail the job only where `fail-on` names them; all but "good" fail it otherwise."""
 LONGEST, LONGEST_QUOTE = 65_000, 20_000
 """Characters of a comment, and of what failed."""

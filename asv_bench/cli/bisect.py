@@ -24,6 +24,7 @@ from asv_bench.session.options import (
     parent_of,
     say_unmeasured,
 )
+from asv_bench.session.result_bisecting import BisectingResults
 
 
 def bisect(
@@ -51,6 +52,14 @@ def bisect(
     ] = None,
     *,
     asked: EngineOptions,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            "--check",
+            help="Find the first commit with another result of this [check] of kvtrail.toml, or "
+            "with a worse number.",
+        ),
+    ] = None,
     improvement: Annotated[
         bool, typer.Option("--improvement", help="Find what made it faster instead.")
     ] = False,
@@ -110,6 +119,7 @@ def bisect(
     patterns = [benchmark] if benchmark else ()
     choice = asked.choice(command, patterns, how, hosts, near=(good, bad))
     chosen = choice.subject("bisect")
+    checked = None if check is None else chosen.choose_check(check)
     if (count := len(asked_for := judged(chosen.metrics))) > 1:
         shown = ", ".join(metric.name for metric in asked_for[:6])
         said = "" if benchmark is None else f" {benchmark!r}"
@@ -147,6 +157,10 @@ def bisect(
         hashes = [commit.hash for commit in commits]
         found = differing(chosen, good_hash, hashes, files.console)
         is_same, commits = not found, [one for one in commits if one.hash in found] or commits
+    if checked is not None and checked.check == "equal":
+        words = good, bad
+        BisectingResults(chosen, checked, words, good_hash, commits, files, how, hosts).answer()
+        return
     Bisecting(
         *(chosen, (good, bad), good_hash, commits, direction, plan, files, how, hosts),
         options=choice.words(),

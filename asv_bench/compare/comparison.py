@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from asv_bench.compare.builds import builds_say
+from asv_bench.compare.checks import CheckAnswer, answer_of
 from asv_bench.compare.controls import why_void
 from asv_bench.compare.judging import Evidence, judge, weigh, why_open
 from asv_bench.compare.noise_pools import NoisePools, Pool
@@ -162,7 +163,7 @@ class CommitComparison:
 
     def _answers(self) -> list[Comparison]:
         """Those that there are; void where a control moved."""
-        cases = {name: self._cases[name] for name in self._asked}
+        cases = {name: self._cases[name] for name, of in self._asked.items() if not of.check}
         answers = {name: one.answer for name, one in cases.items() if one.answer is not None}
         for name, answer in answers.items():
             least = self._plan.for_one(name, self.margins).minimum_effect
@@ -184,6 +185,16 @@ class CommitComparison:
             self._close(name, self._cases[name].kept, verdict, reason)
         return self._answers()
 
+    def checks(self) -> list[CheckAnswer]:
+        """What the pairs so far tell of each contrast of each check."""
+        found = []
+        for name, metric in self._asked.items():
+            if metric.check:
+                ends = self._design.base_and_head(name.removeprefix(metric.name).lstrip(" "))
+                case = self._cases[name]
+                found.append(answer_of(metric, name, ends, case.kept, case.answer))
+        return found
+
     def kept_pairs(self, benchmark: str) -> Sequence[Pair]:
         """The pairs of a benchmark that were not discarded, in the order they came in."""
         return self._cases[benchmark].kept
@@ -197,8 +208,15 @@ class CommitComparison:
         return [name for name, of in self._metric_of.items() if of.name == metric]
 
     def _open(self) -> list[str]:
-        """The benchmarks without an answer; a gate only where it has something to open."""
-        names = [name for name, case in self._cases.items() if case.answer is None]
+        """The benchmarks without an answer; a gate only where it has something to open.
+
+        What is only looked at, as results that must be equal, is none.
+        """
+        names = [
+            name
+            for name, case in self._cases.items()
+            if case.answer is None and self._metric_of[name].check != "equal"
+        ]
         metrics = {self._asked[name].name for name in names if name in self._asked}
         return [name for name in names if self._metric_of[name].name in metrics]
 
@@ -208,9 +226,9 @@ class CommitComparison:
         may_go_on = [case for case in cases if len(case.lost) < self._plan.max_discarded]
         if all(len(case.kept) + len(running) >= self._next_look for case in may_go_on):
             return None
-        # A control may move once it has its answer.
-        controls = [one.name for one in self._metrics.values() if one.control]
-        metrics = dict.fromkeys([*(self._metric_of[one].name for one in self._open()), *controls])
+        # A control may move once it has its answer, and a result may differ in any life.
+        beside = [one.name for one in self._metrics.values() if one.control or one.check]
+        metrics = dict.fromkeys([*(self._metric_of[one].name for one in self._open()), *beside])
         return RoundRequest(self._design, tuple(metrics))
 
     def _take(self, request: RoundRequest, future: Future[Round]) -> None:
@@ -257,11 +275,12 @@ class CommitComparison:
             is_counted = not is_time(self._metric_of[name].unit)
             evidence[name] = weigh(kept, plan, look.test, pool, is_counted=is_counted)
         verdicts: dict[str, Verdict] = {}
-        for is_control in (False, True):  # which are a family of their own, and cost no power
+        kinds = dict.fromkeys((of.control, of.check) for of in self._metric_of.values())
+        for kind in kinds:  # each of which is a family of its own, and costs the others no power
             before = {
                 name: one.answer.verdict if one.answer else None
                 for name, one in self._cases.items()
-                if self._metric_of[name].control is is_control
+                if (self._metric_of[name].control, self._metric_of[name].check) == kind
             }
             family = {name: one for name, one in evidence.items() if name in before}
             turns = self._design.turns

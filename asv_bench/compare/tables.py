@@ -69,6 +69,8 @@ def comparison_table(
         )
     is_judged = any(one.verdict.is_clear or one.pairs_used for one in comparisons)
     words = {one.word for one in comparisons if one.verdict in (Verdict.SLOWER, Verdict.FASTER)}
+    names = [one.benchmark for one in comparisons]
+    margins = {name: margin for name, margin in margins.items() if name in names}
     return Table(COLUMNS, rows, title, _definition(plan, margins, words) if is_judged else "")
 
 

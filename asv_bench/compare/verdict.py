@@ -15,7 +15,8 @@ class Verdict(StrEnum):
     lie within the margin; `INCONCLUSIVE` is none of these. `FAILED` began and gave no figures;
     `VOID` would be one of these, had no control of the session moved; `NOT_MEASURED` does not exist
     at one of the commits; `SAME` was not measured, as both commits hold the same in what is
-    measured.
+    measured. Of a check the answer is `SAME`, `DIFFERS`, `UNSTABLE` where the base differs from
+    itself, or `INCONCLUSIVE`.
     """
 
     SLOWER = "slower"
@@ -26,6 +27,8 @@ class Verdict(StrEnum):
     VOID = "void"
     NOT_MEASURED = "not measured"
     SAME = "same"
+    DIFFERS = "differs"
+    UNSTABLE = "unstable"
 
     @property
     def is_clear(self) -> bool:

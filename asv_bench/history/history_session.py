@@ -56,7 +56,10 @@ class LifeResults:
     """By commit: why a life did not give metrics that it should have given."""
 
     def take(self, due: Due, lived: Lived) -> None:
+        checks = {one.name for one in self.subject.checks}
         for metric, reading in lived.readings.items():
+            if metric in checks:
+                continue
             self.readings.setdefault(due.commit, {}).setdefault(metric, []).append(reading)
         self.failed.setdefault(due.commit, {}).update(lived.failed)
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median, quantiles
-from typing import Any
+from typing import Any, TypeVar
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.samples import Absence
-from asv_bench.output.stored_json import count, decoded, figure, shown
-from asv_bench.subjects.metrics import MetricTable, Requests
+from asv_bench.output.stored_json import count, decoded, figure, number, shown
+from asv_bench.subjects.metrics import CheckTable, MetricTable, Requests
 
+T = TypeVar("T")
 _INDEX = re.compile("[0-9]{1,9}")
+RESULT_LENGTH = 2**14
+"""Characters of a result that are kept; of a longer one a hash of all follows."""
 
 
 class NoFigure(MeasurementFailed):
@@ -28,6 +34,8 @@ class Figures:
 
     values: dict[str, tuple[float, ...]] = field(default_factory=dict)
     absences: dict[str, Absence] = field(default_factory=dict)
+    results: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of checks for equal results: as JSON, one for each window."""
     taken: dict[str, float] = field(default_factory=dict)
     """What counts of a metric, where it is not made of its windows."""
     span: tuple[float, float] | None = None
@@ -43,6 +51,9 @@ class Figures:
                 joined.values[name] = tuple(
                     value for one in windows for value in one.values.get(name, ())
                 )
+                joined.results[name] = tuple(
+                    text for one in windows for text in one.results.get(name, ())
+                )
                 continue
             absence = windows[lacking[0]].absences[name]
             if len(lacking) < len(windows):
@@ -53,8 +64,11 @@ class Figures:
     def at(self, point: str) -> Figures:
         """The same, called by a point of load as well, if it has a name."""
         end = f"@{point}" if point else ""
-        values = {name + end: value for name, value in self.values.items()}
-        return Figures(values, {name + end: one for name, one in self.absences.items()})
+
+        def named(told: Mapping[str, T]) -> dict[str, T]:
+            return {name + end: one for name, one in told.items()}
+
+        return Figures(named(self.values), named(self.absences), named(self.results))
 
     def value(self, name: str, take: str) -> float:
         """What counts of a metric that it has, as `[metrics.NAME] take` names it."""
@@ -81,19 +95,26 @@ class Left:
     taken."""
     said: str  # what it printed
 
-    def figures(self, metrics: Mapping[str, MetricTable]) -> Figures:
-        """The declared metrics, by name."""
+    def figures(self, tables: Mapping[str, MetricTable | CheckTable]) -> Figures:
+        """The declared metrics and checks, by name."""
         figures = Figures()
-        for name, metric in metrics.items():
+        for name, table in tables.items():
             try:
-                if metric.path:
-                    found, lacking = self._at(metric.path), f"its JSON has no {metric.path}."
+                if table.path:
+                    found, lacking = self._values(table.path), f"its JSON has no {table.path}."
                 else:
-                    found = re.findall(metric.regex, self.said, re.MULTILINE)
-                    lacking = f"it printed nothing that {metric.regex!r} finds."
+                    found = re.findall(table.regex, self.said, re.MULTILINE)
+                    lacking = f"it printed nothing that {table.regex!r} finds."
                 if not found:
                     raise _Nothing(lacking)
-                figures.values[name] = tuple(_figure(value) for value in found)
+                if isinstance(table, CheckTable) and table.must == "equal":
+                    figures.values[name] = (1.0,)
+                    figures.results[name] = (_result(found[0] if table.path else found),)
+                    continue
+                found = found[0] if table.path and isinstance(found[0], list) else found
+                if not found:
+                    raise _Nothing(lacking)
+                figures.values[name] = tuple(_figure(value, table) for value in found)
             except NoFigure as error:
                 has_failed = not isinstance(error, _Nothing)
                 figures.absences[name] = Absence(str(error), has_failed)
@@ -130,6 +151,10 @@ class Left:
         found: Any = next(_found(content, path), []) if path else []
         return found if isinstance(found, list) else [found]
 
+    def _values(self, path: str) -> list[Any]:
+        """What stands at a path, as the one value of a list; nothing where it is none."""
+        return list(islice(_found(self._content, path), 1))
+
     @cached_property
     def _content(self) -> Any:
         if not self.result.is_file():
@@ -162,10 +187,24 @@ def _found(content: Any, path: str) -> Iterator[Any]:
         yield from _found(content[int(key)], rest)
 
 
-def _figure(value: Any) -> float:
+def _figure(value: Any, table: MetricTable | CheckTable) -> float:
+    if isinstance(table, CheckTable):
+        try:
+            return table.metric("").figure(number(value))
+        except ValueError as error:
+            raise NoFigure(f"{error}, as its check wants.") from None
     try:
         return figure(value)
     except ValueError:
         raise NoFigure(
             f"it gave {shown(value)}, and only positive figures can be compared."
         ) from None
+
+
+def _result(value: Any) -> str:
+    """A result as JSON, which two equal results have alike."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    if len(text) <= RESULT_LENGTH:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return f"{text[:RESULT_LENGTH]}... ({len(text)} characters, sha256 {digest})"

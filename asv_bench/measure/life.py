@@ -28,7 +28,16 @@ from asv_bench.measure.samples import Absence, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE, turns_of
 from asv_bench.process.run_apart import last_words
-from asv_bench.subjects.metrics import COLD, POINT, READY, REQUESTS, RSS_GROWTH, WARM, MetricTable
+from asv_bench.subjects.metrics import (
+    COLD,
+    POINT,
+    READY,
+    REQUESTS,
+    RSS_GROWTH,
+    WARM,
+    CheckTable,
+    MetricTable,
+)
 from asv_bench.subjects.subject_file import ClientTable, ReadyTable, ServerTable, SubjectTable
 
 _COMPILER_CACHES = (
@@ -110,7 +119,7 @@ class CommandLife(Life):
     """A command that runs to its end; `metrics` are those that it leaves itself."""
 
     command: str | tuple[str, ...]
-    metrics: Mapping[str, MetricTable]
+    metrics: Mapping[str, MetricTable | CheckTable]
     timeout_s: float
     preload: tuple[str, ...] = ()
     in_turns: bool = False
@@ -165,7 +174,7 @@ class ServerLife(Life):
 
     server: ServerTable
     client: ClientTable
-    metrics: Mapping[str, MetricTable]
+    metrics: Mapping[str, MetricTable | CheckTable]
     timeout_s: float
     has_windows = True
     _completed: dict[str, list[int]] = field(default_factory=dict, compare=False)

@@ -156,6 +156,8 @@ class Lives:
         self._work = work
         self._life = work.life
         self._metrics = {metric.name: metric for metric in work.metrics}
+        # Of checks alone nothing is known of time.
+        self._compared = [one.name for one in work.metrics if not one.check] or [*self._metrics]
         self._places = {place.device: place for place in places}
         self.devices: Sequence[str] = tuple(self._places)
         self._lay_out = lay_out
@@ -225,7 +227,7 @@ class Lives:
     @property
     def _is_time_alone(self) -> bool:
         """Whether nothing but times of whole commands is compared."""
-        return self._metrics.keys() <= _TIMES and not self._life.has_windows
+        return {*self._compared} <= _TIMES and not self._life.has_windows
 
     def _place(self, device: str | None) -> Place:
         return self._places[device or self.devices[0]]
@@ -312,7 +314,8 @@ class Lives:
                 commit=commit,
                 benchmark=name,
                 value=figures.value(
-                    name, "min" if self._is_time_alone else self._metrics[name].take
+                    name,
+                    "min" if self._is_time_alone and name in _TIMES else self._metrics[name].take,
                 ),
                 samples=figures.values[name],
                 device=place.device,
@@ -322,6 +325,7 @@ class Lives:
                 pairs=self._life.pairs,
                 client=cell.client.hash if cell and cell.client else "",
                 build=build,
+                results=_without_copies(figures.results.get(name, ())),
             )
             for name in names
         }
@@ -380,9 +384,10 @@ class Lives:
             for name in names
             if name not in figures.values
         }
-        if len(absences) == len(names):
-            is_lacking = not any(absence.has_failed for absence in absences.values())
-            raise CommitUnusable(commit, absences[names[0]].reason, is_lacking=is_lacking)
+        missing = [absences[name] for name in self._compared if name in absences]
+        if len(missing) == len(self._compared):
+            is_lacking = not any(absence.has_failed for absence in missing)
+            raise CommitUnusable(commit, missing[0].reason, is_lacking=is_lacking)
         return laid, absences
 
     def _look(self, commit: str, laid: Laid, place: Place) -> None:
@@ -430,3 +435,8 @@ class Lives:
             # Of many setups the cache forgets the oldest.
             laid = self._lay_out(commit)
         return (laid, *laid.others)[build]
+
+
+def _without_copies(results: tuple[str, ...]) -> tuple[str, ...]:
+    """Results of windows; one of them where all are the same."""
+    return results if len({*results}) > 1 else results[:1]

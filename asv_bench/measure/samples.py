@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol
 
 from asv_bench.errors import MeasurementFailed
@@ -12,10 +13,18 @@ from asv_bench.git.repository import short
 from asv_bench.output.stored_json import Count
 from asv_bench.process.gpu import GpuConditions
 
+TOLERATED = 0.01
+"""The share that stands for the tolerance of a check whose results are numbers."""
+_MOST_LOGARITHM = 200.0
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure that a subject has."""
+    """A figure that a subject has, or a result that is checked beside the figures.
+
+    Results that are numbers may be 0 or negative, and are compared by their difference: their
+    figure is one whose logarithm they are, in units in which `tolerance` is a share of `TOLERATED`.
+    """
 
     name: str
     unit: str  # "seconds", or another word to print behind values
@@ -23,11 +32,25 @@ class Metric:
     margin: float | None = None  # the difference that matters, as a fraction; None: the command's
     take: str = "median"  # what of a life's windows is its figure, as in `[metrics.NAME]`
     control: bool = False  # whether no change can move it
+    check: Literal["", "equal", "not-worse"] = ""  # what must hold of it; "": it is no check
+    tolerance: float | None = None  # of a check whose results are numbers
+
+    def figure(self, result: float) -> float:
+        """The figure of a result; ValueError where it is too far from 0 for the tolerance."""
+        logarithm = math.log1p(TOLERATED) * result / (self.tolerance or 1)
+        if abs(logarithm) > _MOST_LOGARITHM:
+            raise ValueError(f"{result:g} is too large for a tolerance of {self.tolerance:g}")
+        return math.exp(logarithm)
+
+    def result(self, figure: float) -> float:
+        """The result of a figure."""
+        return math.log(figure) * (self.tolerance or 1) / math.log1p(TOLERATED)
 
 
 def judged(metrics: Iterable[Metric]) -> list[Metric]:
     """Those that a change can move; all, where none can be moved."""
-    return [one for one in metrics if not one.control] or list(metrics)
+    metrics = list(metrics)
+    return [one for one in metrics if not one.control and one.check != "equal"] or metrics
 
 
 @dataclass(eq=False)
@@ -88,11 +111,21 @@ class Reading:
     pairs: int = 1  # through which its server lived, whose start counts once
     client: str = ""  # a hash of the client's environment, where a server is asked
     build: int | None = None  # which of its builds it ran, from 0; None: there is one alone
+    results: tuple[str, ...] = ()
+    """Of a check for equal results: those of its windows, as JSON; one, where all are the same."""
 
     def __post_init__(self) -> None:
         # A count may be 0; a pair of readings may not.
         if self.value != 0:
             self.require_ratio()
+
+    def brief(self) -> Reading:
+        """The same with a hash in the place of each result."""
+        hashes = (
+            hashlib.sha256(one.encode(errors="surrogatepass")).hexdigest()[:16]
+            for one in self.results
+        )
+        return replace(self, results=tuple(hashes))
 
     def require_ratio(self) -> None:
         """Raise MeasurementFailed unless there is a ratio to the value."""
@@ -148,7 +181,7 @@ class Pair:
     def to_json(self) -> dict[str, Any]:
         """The pair as JSON-ready values."""
         told = {"benchmark": self.base.benchmark, "log_ratio": self.log_ratio}
-        return {**told, **asdict(self)}
+        return {**told, **asdict(replace(self, base=self.base.brief(), head=self.head.brief()))}
 
 
 @dataclass(frozen=True, slots=True)

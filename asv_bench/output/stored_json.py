@@ -24,6 +24,7 @@ Parsed = TypeVar("Parsed")
 # Beyond these, ratios and sums of figures might be no numbers any more.
 Positive: TypeAlias = Annotated[float, Meta(ge=1e-100, le=1e100)]
 Count: TypeAlias = Annotated[float, Meta(ge=0, le=1e100)]
+Number: TypeAlias = Annotated[float, Meta(ge=-1e100, le=1e100)]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Moment: TypeAlias = Annotated[float, Meta(ge=0, le=253_402_300_799_999)]
 """Milliseconds since 1970, up to the year 9999: no calendar here goes on."""
@@ -112,8 +113,17 @@ def positive(value: Any) -> float:
 
 def figure(value: Any) -> float:
     """The same of a figure that may be a text, as one that was printed is."""
+    return positive(_unprinted(value))
+
+
+def number(value: Any) -> float:
+    """A number, also one that was printed, of any sign; ValueError if it is none."""
+    return float(_one(Number, _unprinted(value), "number"))
+
+
+def _unprinted(value: Any) -> Any:
     is_printed = isinstance(value, str) and _DECIMAL.fullmatch(value.strip())
-    return positive(float(value) if is_printed else value)
+    return float(value) if is_printed else value
 
 
 def count(value: Any) -> float:

@@ -100,6 +100,7 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
                 "tpot_ms": [1e3 * float(np.median(one.of_requests("tpot"))) for one in samples],
                 "ttft_ms": [1e3 * float(np.median(one.of_requests("ttft"))) for one in samples],
                 "tokens_per_s": [one.total_tokens_per_s for one in samples],
+                "tokens": [one.token_digest for one in samples],
             }
             record.results.setdefault("runs", figures)
     bandwidth = measurement.bandwidth

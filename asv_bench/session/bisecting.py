@@ -152,6 +152,8 @@ class Bisecting(Searching):
             f"bisecting {len(self._commits)} {kind_of(self._good)}s, {first} to {last}, for "
             f"{self._direction.phrase}"
         )
+        if (tolerance := self._metric.tolerance) is not None:
+            what += f"; 1 % of {self._benchmark} stands for its tolerance, {tolerance:g}"
         return [what, *super().begin()]
 
     def measure(self, source: RoundSource) -> ExitCode:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asv_bench.compare.advice import advice, beside_cpu, estimate_text
+from asv_bench.compare.checks import CheckAnswer, in_words
 from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import (
@@ -29,7 +30,7 @@ from asv_bench.output.console import Verbosity, print_sentences, print_table, ve
 from asv_bench.output.issue_text import described, lasting_names, place_of
 from asv_bench.output.progress import Progress
 from asv_bench.output.table import percentage
-from asv_bench.session.exit_codes import ExitCode, exit_code, gate_text
+from asv_bench.session.exit_codes import GATES, ExitCode, exit_code, gate_text
 from asv_bench.session.options import MeasuringOptions, Outputs
 from asv_bench.session.session import Session
 from asv_bench.subjects.declared import DeclaredSubject
@@ -44,6 +45,24 @@ class Conclusion:
     sentences: Sequence[str]  # the whole answer, the heading among them
     code: ExitCode
     results: Mapping[str, Any]  # for the record
+
+    def beside(
+        self, checks: Sequence[CheckAnswer], ends: tuple[str, str], gate: Collection[Verdict]
+    ) -> Conclusion:
+        """The same with what the checks say; those of the ends decide, where there are several."""
+        if not checks:
+            return self
+        deciding = [one for one in checks if (one.base, one.head) == ends] or checks
+        heading = f"{self.heading}, {in_words(deciding)}"
+        said = [heading if one == self.heading else one for one in self.sentences]
+        code = exit_code([one.verdict for one in deciding], gate)
+        return replace(
+            self,
+            heading=heading,
+            sentences=[*said, *(one.sentence for one in checks)],
+            code=code if code is ExitCode.OTHER_RESULT else self.code,
+            results={**self.results, "checks": [one.to_json() for one in checks]},
+        )
 
 
 Conclude = Callable[[Sequence[Comparison], Mapping[str, Sequence[Pair]]], Conclusion]
@@ -67,6 +86,7 @@ class Question:
     # Those that name the subject, for the command that says why the head is slower; None: nothing
     # is said of that.
     options: Sequence[str] | None = None
+    gate: Collection[Verdict] = GATES  # verdicts of checks that have codes of their own
 
 
 def of_two(
@@ -83,7 +103,7 @@ def of_two(
     if not anyway and subject.are_same(base, head):
         known = [Comparison.of_same(one.name, base, head, one.unit) for one in subject.metrics]
     design, conclude = two_cells(base, head), by_gate(gate)
-    return Question("compare", given, design, conclude, known, options=options)
+    return Question("compare", given, design, conclude, known, options=options, gate=gate)
 
 
 def by_gate(
@@ -125,7 +145,8 @@ class Comparing(Session):
         self._cells = len(question.design.cells)
         self._metric_of = question.design.named(subject.metrics)
         self._pools: Mapping[str, Sequence[float]] = {}
-        self._comparison = CommitComparison(question.design, subject.metrics, plan)
+        self._with_checks = [*subject.metrics, *subject.checks]
+        self._comparison = CommitComparison(question.design, self._with_checks, plan)
         self._comparisons: list[Comparison] = []
         self._why: list[str] = []
         settings = {
@@ -161,7 +182,7 @@ class Comparing(Session):
             if metric.name in known
         }
         design = self._question.design
-        self._comparison = CommitComparison(design, metrics, self._plan, self._pools)
+        self._comparison = CommitComparison(design, self._with_checks, self._plan, self._pools)
         return []
 
     def measure(self, source: RoundSource) -> ExitCode:
@@ -221,7 +242,10 @@ class Comparing(Session):
 
     def _conclude(self, measured: Sequence[Comparison]) -> ExitCode:
         self._comparisons = [*measured, *self._question.known]
-        self._conclusion = self._question.conclude(self._comparisons, self._pairs())
+        conclusion = self._question.conclude(self._comparisons, self._pairs())
+        checks, cells = self._comparison.checks() if measured else [], self.names()
+        ends = cells[0], cells[-1]
+        self._conclusion = conclusion.beside(checks, ends, self._question.gate)
         return self._conclusion.code
 
     def print_answer(self) -> None:

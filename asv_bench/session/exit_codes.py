@@ -9,7 +9,7 @@ from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 
 NO_GATE = "none"
-GATES = (Verdict.SLOWER, Verdict.INCONCLUSIVE)
+GATES = (Verdict.SLOWER, Verdict.INCONCLUSIVE, Verdict.DIFFERS)
 """Verdicts that a gate may be closed by."""
 
 
@@ -22,6 +22,7 @@ class ExitCode(IntEnum):
     REGRESSION = 3
     INCONCLUSIVE = 4
     NOTHING_MEASURED = 5
+    OTHER_RESULT = 6
     INTERRUPTED = 130
 
 
@@ -53,8 +54,11 @@ def gate_text(gate: Collection[Verdict]) -> str:
 def exit_code(verdicts: Collection[Verdict], gate: Collection[Verdict]) -> ExitCode:
     """The code for these verdicts; a proven regression outweighs a failure elsewhere.
 
-    No gate lets a failure pass, or a comparison in which nothing was measured.
+    A result that differs outweighs both: no speed makes up for it. No gate lets a failure pass, or
+    a comparison in which nothing was measured.
     """
+    if Verdict.DIFFERS in verdicts and Verdict.DIFFERS in gate:
+        return ExitCode.OTHER_RESULT
     if Verdict.SLOWER in verdicts and Verdict.SLOWER in gate:
         return ExitCode.REGRESSION
     if Verdict.FAILED in verdicts:

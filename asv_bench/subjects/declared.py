@@ -26,7 +26,16 @@ from asv_bench.measure.software import Software
 from asv_bench.measure.trees import SUBJECT, Laid, Trees
 from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Commits, Labels, place_of
-from asv_bench.subjects.metrics import ASKED_FOR, BUILT_IN, OF_WINDOWS, PRESETS, READY, RSS_GROWTH
+from asv_bench.subjects.metrics import (
+    ASKED_FOR,
+    BUILT_IN,
+    OF_WINDOWS,
+    PRESETS,
+    READY,
+    RSS_GROWTH,
+    CheckTable,
+    MetricTable,
+)
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.subject_file import ClientTable, SubjectFile, SubjectTable, SubjectText
 
@@ -123,10 +132,18 @@ class DeclaredSubject:
     def _declare(self, text: SubjectText) -> None:
         self._text = text
         preset = PRESETS[text.client.preset] if text.client and text.client.preset else {}
-        self._left = {**preset, **text.metrics}
+        self._left: dict[str, MetricTable | CheckTable] = {**preset, **text.metrics, **text.check}
         self._declared = {
-            f"{name}{point}": table for point in self._points for name, table in self._left.items()
+            f"{name}{point}": table
+            for point in self._points
+            for name, table in (preset | text.metrics).items()
         }
+        self.checks = [
+            table.metric(f"{name}{point}")
+            for point in self._points
+            for name, table in text.check.items()
+        ]
+        """What is looked at beside figures, in the same lives."""
         # Without any, the wall time at all points.
         declared = self.known[: len(self._declared) or len(self._points)]
         self._metrics = sorted(declared, key=attrgetter("control"))
@@ -226,7 +243,7 @@ class DeclaredSubject:
     @property
     def work(self) -> Work:
         """What lives are, for whoever runs them."""
-        table, metrics = self._text.subject, tuple(self.metrics)
+        table, metrics = self._text.subject, (*self.metrics, *self.checks)
         return Work(self._life(), table, metrics, self._where, self.lists_packages)
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
@@ -255,6 +272,15 @@ class DeclaredSubject:
             raise NothingSelected(
                 f"no metric is called {' or '.join(patterns)}; there are {names}."
             )
+
+    def choose_check(self, name: str) -> Metric:
+        """Compare the results of a check in place of metrics; Refused where there is none."""
+        found = [one for one in self.checks if one.name == name]
+        if not found:
+            known = ", ".join(one.name for one in self.checks) or "none in its file"
+            raise NothingSelected(f"no check is called {name}; there is {known}.")
+        self._metrics, self.checks = [replace(found[0], check="", unit="score")], []
+        return found[0]
 
     def resolve(self, revision: str) -> Commit:
         """The commit or label of a name; "." is the working tree. Refused where there is none."""
@@ -347,7 +373,7 @@ class DeclaredSubject:
         if server is not None and client is not None:
             return ServerLife(server, client, self._left, table.timeout_s)
         words = self._started
-        return CommandLife(words, self._declared, table.timeout_s, table.preload, table.turns)
+        return CommandLife(words, self._left, table.timeout_s, table.preload, table.turns)
 
     @property
     def _started(self) -> str | tuple[str, ...]:

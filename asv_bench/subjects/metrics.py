@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from asv_bench.measure.samples import Metric
+from asv_bench.measure.samples import TOLERATED, Metric
 from asv_bench.subjects.toml_values import Printed, Take, compiled
 
 BUILT_IN = (
@@ -48,15 +48,44 @@ class MetricTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether no change can move it: where it moves, every verdict of the session is void."""
 
     def __post_init__(self) -> None:
-        if bool(self.path) == bool(self.regex):
-            raise ValueError("a metric needs either path or regex")
-        if self.regex and (groups := compiled(self.regex).groups) != 1:
-            raise ValueError(f"{self.regex!r} has {groups} groups; it needs one")
+        _require_one_place("a metric", self.path, self.regex)
 
     def metric(self, name: str) -> Metric:
         """The metric that it declares."""
         margin = self.margin and self.margin / 100
         return Metric(name, self.unit, self.better, margin, self.take, self.control)
+
+
+class CheckTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[check.NAME]`: where a life leaves a result, which the head must have as the base has it."""
+
+    path: str = ""
+    """Keys from the outermost in, with dots between, into the JSON of $KVTRAIL_RESULT."""
+    regex: str = ""
+    """With one group, searched for in what the life printed. Either this or `path` is given."""
+    must: Literal["equal", "not-worse"] = "equal"
+    """What the head's result must be: any JSON value, equal to the base's, or a number that is not
+    worse."""
+    better: Literal["lower", "higher"] = "higher"
+    """Which of two numbers is better."""
+    tolerance: Annotated[float, Meta(gt=0)] | None = None
+    """By how much a number may be worse, as a difference; "not-worse" needs it."""
+
+    def __post_init__(self) -> None:
+        _require_one_place("a check", self.path, self.regex)
+        if (self.must == "not-worse") != (self.tolerance is not None):
+            raise ValueError('must = "not-worse" needs a tolerance, and nothing else takes one')
+
+    def metric(self, name: str) -> Metric:
+        """What is read of each life: of results that must be equal the figure is always 1."""
+        return Metric(name, "", self.better, TOLERATED, check=self.must, tolerance=self.tolerance)
+
+
+def _require_one_place(what: str, path: str, regex: str) -> None:
+    if bool(path) == bool(regex):
+        raise ValueError(f"{what} needs either path or regex")
+    if regex and (groups := compiled(regex).groups) != 1:
+        raise ValueError(f"{regex!r} has {groups} groups; it needs one")
 
 
 class Requests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -42,7 +42,7 @@ from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import chosen_device, has_cuda_gpu
 from asv_bench.subjects.axis import Commits
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.metrics import MetricTable
+from asv_bench.subjects.metrics import CheckTable, MetricTable
 from asv_bench.subjects.subject_file import SubjectTable, SubjectText
 from asv_bench.words import counted, first_of
 from asv_bench.workloads.named import WORKLOADS, workload_named
@@ -252,7 +252,9 @@ class EngineRuns(EngineSubject):
             pinned=(RULER,),
             preload=(*ENGINE_NEEDS, "msgspec", "typer", "rich.console", "rich.table"),
         )
-        super().__init__(root, SubjectText(table, metrics=_METRICS))
+        # In half precision close scores go either way, whatever computes them.
+        checks = {} if has_cuda_gpu() else {"tokens": CheckTable("results.runs.tokens")}
+        super().__init__(root, SubjectText(table, metrics=_METRICS, check=checks))
         # Without patterns the step time alone is compared.
         self._metrics = self.known[:1]
 

@@ -14,7 +14,15 @@ from msgspec import Meta
 from asv_bench.errors import Refused
 from asv_bench.measure.command_line import PythonCommand, check_address, filled
 from asv_bench.subjects import toml_values as toml
-from asv_bench.subjects.metrics import BUILT_IN, POINT, PRESETS, READY, RSS_GROWTH, MetricTable
+from asv_bench.subjects.metrics import (
+    BUILT_IN,
+    POINT,
+    PRESETS,
+    READY,
+    RSS_GROWTH,
+    CheckTable,
+    MetricTable,
+)
 
 FILE_NAME = "kvtrail.toml"
 
@@ -176,6 +184,7 @@ class SubjectText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     subject: SubjectTable
     metrics: dict[toml.Words, MetricTable] = {}
+    check: dict[toml.Words, CheckTable] = {}
     server: ServerTable | None = None
     client: ClientTable | None = None
     axis: AxisTable = AxisTable()
@@ -190,10 +199,14 @@ class SubjectText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("give either measure in [subject], or [server] and [client]")
         if self.subject.turns and not (self.metrics and self.subject.measure.strip()):
             raise ValueError("turns needs measure, and metrics, of which a life gives the windows")
-        if taken := self.metrics.keys() & {one.name for one in (*BUILT_IN, READY, RSS_GROWTH)}:
+        built_in = {one.name for one in (*BUILT_IN, READY, RSS_GROWTH)}
+        if taken := (self.metrics.keys() | self.check.keys()) & built_in:
             raise ValueError(
                 f"{min(taken)} is measured of every subject; call the metric otherwise"
             )
+        preset = PRESETS[self.client.preset] if self.client and self.client.preset else {}
+        if taken := self.check.keys() & (self.metrics.keys() | preset.keys()):
+            raise ValueError(f"{min(taken)} is a metric already; call the check otherwise")
 
 
 @dataclass(frozen=True, slots=True)

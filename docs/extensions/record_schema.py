@@ -137,6 +137,9 @@ class Reading(Closed):
     build: Annotated[
         int | None, Meta(description="Which of its `builds` ran, from 0; null where it is one.")
     ] = None
+    results: Annotated[
+        list[str], Meta(description="Of a check for equal results: hashes of its windows' results.")
+    ] = []
 
 
 class Pair(Closed):
@@ -209,6 +212,13 @@ class Results(Struct):
     hosts: Annotated[
         dict[str, Host], Meta(description="Of a fleet: the hosts that measured, by name.")
     ] = {}
+    checks: Annotated[
+        list[dict[str, Any]],
+        Meta(
+            description="Of each check: `verdict` (same, differs, unstable or inconclusive), "
+            "`what` differed first, and in how many `lives` of either end."
+        ),
+    ] = []
     gate: Annotated[str | None, Meta(description="Verdicts with an exit code of their own.")] = None
     interrupted: Annotated[bool, Meta(description="Whether the run was cut short.")] = False
     seconds: Annotated[float | None, Meta(description="How long measuring took, s.")] = None

@@ -15,11 +15,12 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 from asv_bench.subjects import subject_file as tables
-from asv_bench.subjects.metrics import PRESETS, MetricTable
+from asv_bench.subjects.metrics import PRESETS, CheckTable, MetricTable
 
 TABLES = (
     tables.SubjectTable,
     MetricTable,
+    CheckTable,
     tables.ServerTable,
     tables.ClientTable,
     tables.AxisTable,

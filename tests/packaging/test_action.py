@@ -111,7 +111,8 @@ def test_the_action_calls_what_exists_and_uses_all_that_it_declares() -> None:
         (0, "good", ""),
         (3, "slower", "slower"),
         (4, "inconclusive", "inconclusive"),
-        (2, "refused", "none slower, inconclusive"),
+        (6, "differs", "differs"),
+        (2, "refused", "none slower, inconclusive, differs"),
     ],
 )
 def test_the_verdict_is_told_and_decides(
@@ -125,7 +126,7 @@ def test_the_verdict_is_told_and_decides(
     assert bool(outputs["record"]) == (code != 2)
     assert runner.summary == Path(outputs["markdown"]).read_text()
     assert runner.summary.startswith("### kvtrail compared" if code == 2 else "### step: slower")
-    for gate in ("none", "slower", "slower, inconclusive"):
+    for gate in ("none", "slower", "differs", "slower, inconclusive, differs"):
         said = runner.step("conclude", VERDICT=verdict, INPUT_FAIL_ON=gate)
         assert bool(said) == bool(fails and (fails in gate or gate in fails))
 
@@ -136,7 +137,7 @@ def test_the_base_is_where_the_branch_left_and_inputs_are_words(runner: Runner) 
     words = runner.asked(**inputs, INPUT_ARGUMENTS="--quick --devices '0,1'", INPUT_COMMAND=line)
     assert words[:4] == ["compare", "--quiet", "fork of main and topic", "topic"]
     assert words[words.index("--gate") :] == [
-        *("--gate", "slower,inconclusive", "--margin", "2", "--metric", "tpot"),
+        *("--gate", "slower,inconclusive,differs", "--margin", "2", "--metric", "tpot"),
         *("--metric", "ttft ms", "--quick", "--devices", "0,1", "--", line),
     ]
     assert runner.asked(INPUT_BASE="v1", INPUT_HEAD="topic")[2:4] == ["v1", "topic"]
@@ -150,7 +151,7 @@ def test_the_base_is_where_the_branch_left_and_inputs_are_words(runner: Runner) 
 @pytest.mark.parametrize("event", ["{}", '{"pull_request": null}', "[]", "no JSON", "[" * 100_000])
 def test_what_does_not_fit_is_said_in_the_summary(runner: Runner, event: str) -> None:
     runner.step("compare", INPUT_FAIL_ON="slow")
-    assert "fail-on takes slower, inconclusive or none" in runner.summary
+    assert "fail-on takes slower, inconclusive, differs or none" in runner.summary
     runner.happened(event)
     runner.step("compare")
     assert "the action needs its input base" in runner.summary

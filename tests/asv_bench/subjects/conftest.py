@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tempfile
+import threading
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,10 @@ from typer.testing import CliRunner
 
 from asv_bench.cli.commands import build_app
 from asv_bench.measure import software
-from asv_bench.measure.figures import Figures
+from asv_bench.measure.figures import Figures, Left
 from asv_bench.measure.life import CommandLife, Setting
 from asv_bench.measure.processes import LifeFailed
+from asv_bench.subjects.metrics import MetricTable
 
 
 class Said(NamedTuple):
@@ -44,8 +46,8 @@ Command = Callable[..., Said]
 
 
 @pytest.fixture
-def lives_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Live in this very process: bench.py is run for the figures that it assigns, made noisy."""
+def lives_in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Live in this very process: bench.py is run for what it assigns, figures are made noisy."""
     noise = random.Random(1)
 
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
@@ -55,9 +57,14 @@ def lives_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
             exec((laid.tree / "bench.py").read_text(encoding="utf-8"), names)
         except (Exception, SystemExit) as error:
             raise LifeFailed(repr(error), getattr(error, "code", 1)) from None
-        return Figures(
-            {name: (names[name] * (1 + noise.uniform(-0.001, 0.001)),) for name in self.metrics}
-        )
+        metrics = [name for name, table in self.metrics.items() if isinstance(table, MetricTable)]
+        checks = {name: table for name, table in self.metrics.items() if name not in metrics}
+        result = tmp_path / f"result-{threading.get_ident()}.json"
+        result.write_text(json.dumps({one: names[one] for one in ("out", "score") if one in names}))
+        figures = Left(result, "").figures(checks)
+        for name in metrics:
+            figures.values[name] = (names[name] * (1 + noise.uniform(-0.001, 0.001)),)
+        return figures
 
     monkeypatch.setattr(CommandLife, "live", live)
 

@@ -1,0 +1,183 @@
+"""Results beside speed: whether the head computes what the base computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asv_bench.errors import NothingSelected, Refused
+
+TABLES = """
+    [subject]
+    name = "toy"
+    measure = "python bench.py"
+
+    [metrics.step]
+    path = "step"
+
+    [check.tokens]
+    path = "out.tokens"
+
+    [check.score]
+    path = "score"
+    must = "not-worse"
+    tolerance = 0.01
+    """
+BENCH = """
+import random
+step, more = {step}, {more}
+out, score = {{"tokens": {tokens}}}, {score} + {noise} * random.choice([-1, 0, 1])
+out |= more
+"""
+pytestmark = pytest.mark.usefixtures("lives_in_process")
+RIGHT = "[[5, 7], {'text': 'so it goes on and on, and ends here'}]"
+
+
+def bench(
+    step: float = 10.0,
+    tokens: str = RIGHT,
+    score: float = 0.52,
+    noise: float = 0.001,
+    more: dict[str, Any] | None = None,
+) -> str:
+    return BENCH.format(step=step, tokens=tokens, score=score, noise=noise, more=more or {})
+
+
+def checks_of(said) -> dict[str, dict[str, Any]]:
+    return {one["check"]: one for one in said.record["results"]["checks"]}
+
+
+@pytest.mark.parametrize(
+    ("head", "code", "verdicts", "words"),
+    [
+        (bench(9.0), 0, ("same", "same"), ["step: faster (-", ", same result"]),
+        (
+            bench(9.0, RIGHT.replace("7", "8")),
+            6,
+            ("differs", "same"),
+            [", other result", "tokens: other result, [0][1] was 7 and is 8 in 6 of 6 lives"],
+        ),
+        (bench(9.0, RIGHT.replace("here", "there")), 6, ("differs", "same"), ["and ends there"]),
+        (bench(9.0, "[[5, 7]]"), 6, ("differs", "same"), ["[1] was {", "} and is missing"]),
+        (bench(9.0, "[random.random()]"), 6, ("differs", "same"), [", other result"]),
+        (
+            bench(9.0, score=0.5),
+            6,
+            ("same", "differs"),
+            ["score: worse, 0.5", " → 0.", "(-0.02", "0.01 is tolerated"],
+        ),
+        (bench(9.0, score=0.56), 0, ("same", "same"), ["score: better, "]),
+        (bench(9.0, score=-1, noise=0), 6, ("same", "differs"), ["→ -1 (-1.52"]),
+    ],
+    ids=["same", "tokens", "text", "fewer", "random", "worse", "better", "negative"],
+)
+def test_every_answer_says_whether_the_result_is_the_same(
+    kvtrail, declared, head: str, code: int, verdicts: tuple[str, str], words: list[str]
+) -> None:
+    said = kvtrail(declared(TABLES, bench(), head), "compare", "HEAD~1", "HEAD")
+    assert said.verdicts == {"step": "faster"}
+    checks = checks_of(said)
+    assert (checks["tokens"]["verdict"], checks["score"]["verdict"]) == verdicts
+    assert said.code == said.record["results"]["exit_code"] == code
+    for word in words:
+        assert word in said.text
+    assert "Margins of their own" not in said.text
+
+
+def test_a_base_that_differs_from_itself_tells_nothing_of_the_head(kvtrail, declared) -> None:
+    toy = declared(TABLES, bench(tokens="[random.random()]"), bench(9.0))
+    said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
+    assert (said.code, checks_of(said)["tokens"]["verdict"]) == (0, "unstable")
+    assert "tokens: unstable result, 6 lives of the base gave 6: [0] was 0." in said.text
+    assert "step: faster (-" in said.text
+
+
+def test_a_fall_is_told_from_noise_of_half_its_size(kvtrail, declared) -> None:
+    toy = declared(TABLES, bench(noise=0.01), bench(9.0, score=0.5, noise=0.01))
+    said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
+    assert checks_of(said)["score"]["verdict"] == "differs"
+    # The speed was told long before.
+    assert said.answers["step"]["pairs_used"] == 6 < checks_of(said)["score"]["lives"]
+
+
+def test_a_result_that_the_head_no_longer_leaves_is_another(kvtrail, declared) -> None:
+    toy = declared(TABLES, bench(), bench(9.0) + "out = {}")
+    said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
+    assert (said.code, checks_of(said)["tokens"]["verdict"]) == (6, "differs")
+    assert "its JSON has no out.tokens" in said.text
+
+
+def test_a_gate_may_let_another_result_pass(kvtrail, declared) -> None:
+    toy = declared(TABLES, bench(), bench(9.0, "[]"))
+    assert kvtrail(toy, "compare", "HEAD~1", "HEAD", "--gate", "slower").code == 0
+
+
+def test_a_longer_result_is_told_apart_behind_what_is_kept(kvtrail, declared) -> None:
+    toy = declared(TABLES, bench(tokens="['x' * 99999]"), bench(9.0, "['x' * 99998 + 'y']"))
+    said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
+    assert (said.code, checks_of(said)["tokens"]["verdict"]) == (6, "differs")
+    assert "and what follows" in said.text
+
+
+def test_fixed_says_whether_the_result_is_back(kvtrail, declared) -> None:
+    toy = declared(TABLES, bench(), bench(12.0, "[]"), bench(10.001))
+    said = kvtrail(toy, "fixed", "HEAD~")
+    assert said.code == 0
+    checks = {name: one["verdict"] for name, one in checks_of(said).items() if "tokens" in name}
+    assert list(checks.values()) == ["differs", "same", "differs"]
+    assert ", same result" in said.text
+
+
+def test_bisect_finds_the_first_commit_with_another_result(kvtrail, declared) -> None:
+    texts = [bench(more={"n": number}) for number in range(6)]
+    texts[2] = "raise SystemExit(1)"
+    texts[4:] = [bench(tokens="[]", more={"n": number}) for number in (4, 5)]
+    toy = declared(TABLES, *texts)
+    said = kvtrail(toy, "bisect", "HEAD~5", "HEAD", "--check", "tokens")
+    assert said.code == 3
+    finding = said.record["results"]["finding"]
+    assert finding["commit"] == toy.subject.resolve("HEAD~1").hash
+    assert "first commit with another result: " in said.text
+    assert "tokens: [0] was [5, 7] and is missing" in said.text
+    same = kvtrail(toy, "bisect", "HEAD~5", "HEAD~2", "--check", "tokens")
+    assert (same.code, same.record["results"]["finding"]["outcome"]) == (0, "none")
+    with pytest.raises(NothingSelected, match="no check is called nope; there is tokens, score"):
+        kvtrail(toy, "bisect", "HEAD~5", "HEAD", "--check", "nope")
+
+
+def test_what_differs_from_life_to_life_has_no_first_commit(kvtrail, declared) -> None:
+    toy = declared(TABLES, *[bench(tokens="[random.random()]", step=number) for number in (5, 6)])
+    said = kvtrail(toy, "bisect", "HEAD~1", "HEAD", "--check", "tokens")
+    assert said.code == 4
+    assert "inconclusive: the good end gives different results: [0] was 0." in said.text
+
+
+def test_bisect_finds_where_a_number_got_worse(kvtrail, declared) -> None:
+    texts = [bench(score=0.52 if number < 2 else 0.49, more={"n": number}) for number in range(4)]
+    toy = declared(TABLES, *texts)
+    said = kvtrail(toy, "bisect", "HEAD~3", "HEAD", "--check", "score")
+    assert said.code == 3
+    assert "first commit with worse score: " in said.text
+    assert "1 % of score stands for its tolerance, 0.01" in said.text
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('path = "a"\nregex = "(b)"', "a check needs either path or regex"),
+        ('path = "a"\nmust = "not-worse"', "needs a tolerance"),
+        ('path = "a"\ntolerance = 1.0', "nothing else takes one"),
+        ('path = "a"\nmust = "better"', "must"),
+    ],
+)
+def test_a_check_that_cannot_be_meant_is_refused(kvtrail, declared, table: str, words: str) -> None:
+    tables = TABLES.split("[check.tokens]")[0] + f"[check.tokens]\n{table}\n"
+    with pytest.raises(Refused, match=words):
+        kvtrail(declared(tables, bench(), bench(9.0)), "compare", "HEAD~1", "HEAD")
+
+
+def test_a_check_has_a_name_of_its_own(kvtrail, declared) -> None:
+    toy = declared(TABLES.replace("check.tokens", "check.step"), bench(), bench(9.0))
+    with pytest.raises(Refused, match="step is a metric already; call the check otherwise"):
+        kvtrail(toy, "compare", "HEAD~1", "HEAD")
