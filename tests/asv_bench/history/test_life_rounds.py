@@ -70,7 +70,8 @@ def kind_of(device: str) -> str:
 
 
 def rounds_on(machines: Machines, kept: Log) -> LifeRounds:
-    subject: Any = SimpleNamespace(metrics=[Metric("step", "s"), Metric("peak", "bytes")])
+    metrics = [Metric("step", "s"), Metric("peak", "bytes")]
+    subject: Any = SimpleNamespace(metrics=metrics, checks=[])
     nothing: Any = None
     kinds = dict.fromkeys(map(kind_of, machines.lasts))
     RESULTS[:] = [LifeResults(subject, nothing, nothing, nothing) for _ in kinds]
