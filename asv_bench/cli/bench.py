@@ -12,11 +12,11 @@ from asv_bench.git.repository import WORKING_TREE
 from asv_bench.git.trees import working_tree
 from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
 from asv_bench.history.histories import Histories
-from asv_bench.history.history_session import measure_commits
+from asv_bench.history.history_session import MeasuringHistory
 from asv_bench.output.figure_rows import figure_table
-from asv_bench.output.record import REPOSITORY, WORKPLACE
-from asv_bench.process.checkout_lock import checkout_lock
+from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import has_cuda_gpu
+from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import (
     FigureProcesses,
     Full,
@@ -24,6 +24,7 @@ from asv_bench.session.options import (
     Outputs,
     Patterns,
     RequireGpu,
+    RunningOptions,
     Yes,
 )
 from asv_bench.subjects.own_suite import OwnSuite
@@ -55,36 +56,37 @@ def bench(
     suite = OwnSuite(REPOSITORY)
     histories = Histories.of_subject(suite)
     histories.require_ready()
-    console = files.console
-    with checkout_lock(WORKPLACE):
-        commit, results, described = tree_to_measure(suite, histories)
-        console.print(described)
-        suite.choose(benchmark or selection.any_of(), None)
-        measured = measure_commits(
-            suite,
-            histories,
-            [commit],
-            selection.rounds,
-            console,
-            yes=yes,
-            results=results,
-            command="bench",
-        )
-    series = [tuple(value for _, value in one.series.params) for one in measured.figures]
-    if require_gpu and not any(on_the_gpu(repr(values)) for values in series):
-        raise MeasurementFailed("--require-gpu was given, but no benchmark ran on the GPU.")
-    facts = measured.record.machine
-    device = facts.gpu or f"{facts.cpu}, {facts.cores} cores"
-    threads = counted(measured.record.threads, "thread")
-    title = f"{commit[:8]} on {device} ({threads}; torch {facts.torch})"
-    files.show(figure_table(measured.figures, title))
-    console.print(f"result: {results.relative_to(REPOSITORY) / facts.name}/{commit[:8]}-*.json")
-    console.print(f"record: {measured.record.write(files.json)}")
-    # Not at the top: every command would wait for jinja2.
-    from asv_bench.pages.site import build_page
+    commit, results, said = tree_to_measure(suite, histories)
+    suite.choose(benchmark or selection.any_of(), None)
+    rounds = selection.rounds
+    session = _Bench("bench", suite, histories, [commit], rounds, said, yes=yes, results=results)
+    how = RunningOptions()
+    how.require_gpu = require_gpu
+    session.with_options(files, how).answer()
 
-    console.print(f"page:   {build_page(histories, console)}")
-    measured.require_all()
+
+class _Bench(MeasuringHistory):
+    """The working tree as it stands."""
+
+    def print_answer(self) -> None:
+        super().print_answer()
+        series = [tuple(value for _, value in one.series.params) for one in self.figures]
+        if self._how.require_gpu and not any(on_the_gpu(repr(values)) for values in series):
+            raise MeasurementFailed("--require-gpu was given, but no benchmark ran on the GPU.")
+        [commit], facts = self._commits, self._record.machine
+        device = facts.gpu or f"{facts.cpu}, {facts.cores} cores"
+        threads = counted(self._record.threads, "thread")
+        title = f"{commit[:8]} on {device} ({threads}; torch {facts.torch})"
+        self._files.show(figure_table(self.figures, title))
+        kept = self._results.relative_to(REPOSITORY) / facts.name
+        self._console.print(f"result: {kept}/{commit[:8]}-*.json")
+
+    def end(self, code: ExitCode) -> None:
+        # Not at the top: every command would wait for jinja2.
+        from asv_bench.pages.site import build_page
+
+        self._console.print(f"page:   {build_page(self._histories, self._console)}")
+        super().end(code)
 
 
 def tree_to_measure(suite: OwnSuite, histories: Histories) -> tuple[str, Path, str]:

@@ -8,7 +8,6 @@ import typer
 
 from asv_bench.bisect.plan import THOROUGH, Direction, SearchPlan
 from asv_bench.errors import Refused
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE
 from asv_bench.measure.samples import judged
 from asv_bench.session.bisecting import Bisecting, SearchingFiles
@@ -99,7 +98,6 @@ def bisect(
         ),
     ] = False,
     how: MeasuringOptions,
-    hosts: FleetOptions,
     files: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
@@ -117,7 +115,7 @@ def bisect(
     failure; 2: refused; 130: interrupted, and the same command goes on where it stopped.
     """
     patterns = [benchmark] if benchmark else ()
-    choice = asked.choice(command, patterns, how, hosts, near=(good, bad))
+    choice = asked.choice(command, patterns, how, near=(good, bad))
     chosen = choice.subject("bisect")
     checked = None if check is None else chosen.choose_check(check)
     if (count := len(asked_for := judged(chosen.metrics))) > 1:
@@ -140,7 +138,7 @@ def bisect(
     if by_files:
         names = (parent_of(chosen, good), good) if bad is None else (good, bad)
         ends = [(name, chosen.resolve(name)) for name in names]
-        SearchingFiles(chosen, ends, direction, plan, files, how, hosts).answer()
+        SearchingFiles(chosen, ends, direction, plan).with_options(files, how).answer()
         return
     if bad is None:
         raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")
@@ -158,11 +156,12 @@ def bisect(
         found = differing(chosen, good_hash, hashes, files.console)
         is_same, commits = not found, [one for one in commits if one.hash in found] or commits
     if checked is not None and checked.check == "equal":
-        words = good, bad
-        BisectingResults(chosen, checked, words, good_hash, commits, files, how, hosts).answer()
+        results = BisectingResults(chosen, checked, (good, bad), good_hash, commits)
+        results.with_options(files, how).answer()
         return
-    Bisecting(
-        *(chosen, (good, bad), good_hash, commits, direction, plan, files, how, hosts),
+    bisecting = Bisecting(
+        *(chosen, (good, bad), good_hash, commits, direction, plan),
         options=choice.words(),
         is_same=is_same,
-    ).answer()
+    )
+    bisecting.with_options(files, how).answer()

@@ -9,7 +9,6 @@ import typer
 
 from asv_bench.cli.compare import plan_of
 from asv_bench.errors import Refused
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.lab.calibrating import Calibrating
 from asv_bench.session.options import (
     MOST,
@@ -49,7 +48,6 @@ def calibrate(
     ] = "1,5,15",
     pairs: MostPairs = None,
     how: MeasuringOptions,
-    hosts: FleetOptions,
     files: Outputs,
 ) -> None:
     """Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine,
@@ -70,11 +68,10 @@ def calibrate(
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
     plan = plan_of(pairs, how.margin)
-    subject = asked.choice(command, benchmark, how, hosts, near=(commit,)).subject("calibrate")
+    subject = asked.choice(command, benchmark, how, near=(commit,)).subject("calibrate")
     given = commit, subject.resolve(commit or (*subject.labels, "HEAD")[0])
-    Calibrating(
-        subject, given, plan, files, how, hosts, null=null, effects=effects, minutes=limits
-    ).answer()
+    calibrating = Calibrating(subject, given, plan, null=null, effects=effects, minutes=limits)
+    calibrating.with_options(files, how).answer()
 
 
 def numbers_of(option: str, text: str, what: str, below: float = math.inf) -> list[float]:

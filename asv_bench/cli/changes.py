@@ -8,7 +8,6 @@ import typer
 
 from asv_bench.cli.report import branch_to_show
 from asv_bench.errors import require_packages
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.history.asv_selection import require_patterns
 from asv_bench.history.histories import Histories
 from asv_bench.history.standing import ANSWERS, Confirming
@@ -32,7 +31,6 @@ def changes(
         typer.Option("--confirm/--no-confirm", help="Compare the commits around each change."),
     ] = True,
     how: MeasuringOptions,
-    hosts: FleetOptions,
     files: Outputs,
 ) -> None:
     """Find where the stored histories moved, and compare the commits around each change.
@@ -44,13 +42,14 @@ def changes(
     on after Ctrl-C.
     """
     require_patterns("--benchmark", benchmark or ())
-    choice = asked.choice(how=how, hosts=hosts)
+    choice = asked.choice(how=how)
     declared = choice.declared("changes")
     histories = Histories.of_subject(declared, results)
     kept = histories.folder / ANSWERS / "answers.json"
     require_places(files.json, histories.pages / "index.html", kept)
     require_packages("jinja2", "scipy")
     tip = "" if histories.labels else branch_to_show(histories.repository)
-    Confirming(
-        histories, benchmark or (), tip, choice, declared, files, how, hosts, compares=confirm_them
-    ).answer()
+    confirming = Confirming(
+        histories, benchmark or (), tip, choice, declared, compares=confirm_them
+    )
+    confirming.with_options(files, how).answer()

@@ -9,7 +9,6 @@ import typer
 
 from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.session.comparing import Comparing, of_two
 from asv_bench.session.exit_codes import GATES, gate_text, parse_gate
 from asv_bench.session.options import (
@@ -46,7 +45,6 @@ def compare(
         ),
     ] = gate_text(GATES),
     how: MeasuringOptions,
-    hosts: FleetOptions,
     files: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
@@ -60,12 +58,12 @@ def compare(
     """
     closing = parse_gate(gate)
     names, words = _ends([base, head, *(command or [])], named_base, named_head)
-    choice = asked.choice(words, benchmark, how, hosts, near=names)
+    choice = asked.choice(words, benchmark, how, near=names)
     chosen = choice.subject("compare")
     plan = plan_of(pairs, how.margin, len(chosen.metrics), quick=quick)
     given = ends_of(chosen, names, files.console)
     question = of_two(chosen, given, anyway=how.anyway, gate=closing, options=choice.words())
-    Comparing(chosen, question, plan, files, how, hosts).answer()
+    Comparing(chosen, question, plan).with_options(files, how).answer()
 
 
 def plan_of(

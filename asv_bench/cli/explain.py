@@ -20,9 +20,9 @@ from asv_bench.session.options import (
     ComparedMetrics,
     EngineOptions,
     MeasuredCommand,
-    MeasuringOptions,
     Minutes,
     Outputs,
+    RunningOptions,
     ends_of,
 )
 
@@ -65,13 +65,14 @@ def explain(
     if compare:
         beside = Outputs(STANDARD_OUTPUT if files.console.stderr else None)
         minutes = minutes and minutes / 2  # for the comparison, and as many for the traces
-        how = MeasuringOptions(anyway=True, minutes=minutes)
         question = of_two(chosen, ends, anyway=True)
-        comparing = Comparing(chosen, question, ComparisonPlan(), beside, how)
+        comparing = Comparing(chosen, question, ComparisonPlan())
+        comparing.with_options(beside, RunningOptions(minutes=minutes))
         code = comparing.settle()
         if code is ExitCode.INTERRUPTED:
             raise KeyboardInterrupt
         record = comparing.show(code, None)
     (_, old), (_, new) = ends
     effect = known_effect((old.hash, new.hash), chosen, record)
-    Explaining(chosen, ends, effect, files, traces, minutes).answer()
+    explaining = Explaining(chosen, ends, effect, traces)
+    explaining.with_options(files, RunningOptions(minutes=minutes)).answer()

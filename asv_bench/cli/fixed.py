@@ -14,7 +14,6 @@ from asv_bench.compare.plan import QUICK_PAIRS
 from asv_bench.compare.repair import Repair, State
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
 from asv_bench.measure.rounds import Roles, named
 from asv_bench.measure.samples import Pair, judged
@@ -54,7 +53,6 @@ def fixed(
     rounds: MostRounds = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} rounds at most.")] = False,
     how: MeasuringOptions,
-    hosts: FleetOptions,
     files: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
@@ -75,7 +73,7 @@ def fixed(
             "culprit alone, without a command behind it."
         )
     near = [*commits[:NAMES], *(["HEAD"] if is_alone else [])]
-    choice = asked.choice(commits[NAMES:], benchmark, how, hosts, near=near)
+    choice = asked.choice(commits[NAMES:], benchmark, how, near=near)
     chosen = choice.subject("fixed")
     names = commits[:NAMES]
     if is_alone:
@@ -83,7 +81,7 @@ def fixed(
     plan = plan_of(rounds, how.margin, len(chosen.metrics) / LEAD, quick=quick)
     three = ends_of(chosen, names, files.console)
     question = _question(chosen, three, plan.confidence, anyway=how.anyway, is_alone=is_alone)
-    Comparing(chosen, question, plan, files, how, hosts).answer()
+    Comparing(chosen, question, plan).with_options(files, how).answer()
 
 
 def _question(

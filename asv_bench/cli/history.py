@@ -9,32 +9,27 @@ import typer
 
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import Refused
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE, short
 from asv_bench.history.asv_results import write_session
 from asv_bench.history.asv_selection import STANDARD
 from asv_bench.history.histories import Histories
-from asv_bench.history.history_session import measure_commits
+from asv_bench.history.history_session import MeasuringHistory
 from asv_bench.history.standing import stored_changes
 from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_table
-from asv_bench.output.record import WORKPLACE
-from asv_bench.process.checkout_lock import checkout_lock
+from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import (
     Anyway,
     EngineOptions,
     FigureProcesses,
     ListBenchmarks,
     Metrics,
-    Minutes,
     Outputs,
-    RequireQuiet,
     ResultsFolder,
-    Resume,
+    RunningOptions,
     Yes,
     differing,
 )
-from asv_bench.session.time_limit import TimeLimit
 
 
 def history(
@@ -60,18 +55,14 @@ def history(
         ),
     ] = None,
     anyway: Anyway = False,
-    minutes: Minutes = None,
-    resume: Resume = None,
-    require_quiet: RequireQuiet = False,
-    hosts: FleetOptions,
+    how: RunningOptions,
     yes: Yes = False,
     files: Outputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Measure ranges of commits and build the page of how the figures moved."""
-    limit = TimeLimit.of(minutes)
     console = files.console
-    choice = asked.choice(patterns=benchmark, hosts=hosts)
+    choice = asked.choice(patterns=benchmark, how=how)
     declared = choice.declared("history")
     histories = Histories.of_subject(declared, results)
     histories.require_ready()
@@ -95,29 +86,35 @@ def history(
         commits = commits if pinned in commits else [pinned, *commits]
     declared.near = commits[-1:]
     choice.choose(declared, benchmark or declared.stored)
-    with checkout_lock(WORKPLACE):
-        console.print(
-            f"measuring {len(commits)} {'labels' if histories.labels else 'commits'} in "
-            f"{selection.rounds} rounds" + (f", beside {short(pinned)}" if pinned else "")
-        )
-        measured = measure_commits(
-            *(declared, histories, commits, selection.rounds, console),
-            yes=yes,
-            hosts=hosts,
-            limit=limit,
-            resume=resume,
-            require_quiet=require_quiet,
-        )
-    given = {figure.commit for figure in measured.figures}
-    newest = [commit for commit in commits if commit in given][-1]
-    figures = [figure for figure in measured.figures if figure.commit == newest]
-    files.show(figure_table(figures, f"{short(newest)}, the last of {len(commits)}"))
-    begun = [one for one in stored_changes(histories, ())[2] if one.commit in given]
-    print_sentences(console, [one.sentence for one in begun])
-    measured.record.results["new_series"] = list(map(asdict, begun))
-    console.print(f"record: {measured.record.write(files.json)}")
-    if pinned:
-        ratios = write_session(histories.sessions, pinned, measured.figures)
-        console.print(f"ratios to {short(pinned)}: {ratios or 'none, it gave no figure'}")
-    console.print(f"page: {build_all_pages(histories, console)}")
-    measured.require_all()
+    said = (
+        f"measuring {len(commits)} {'labels' if histories.labels else 'commits'} in "
+        f"{selection.rounds} rounds" + (f", beside {short(pinned)}" if pinned else "")
+    )
+    session = _History("history", declared, histories, commits, selection.rounds, said, yes=yes)
+    session.pinned = pinned
+    session.with_options(files, how).answer()
+
+
+class _History(MeasuringHistory):
+    """Ranges of commits, or labels."""
+
+    pinned = ""  # the one to which ratios are kept, if any
+
+    def print_answer(self) -> None:
+        super().print_answer()
+        given = {figure.commit for figure in self.figures}
+        newest = [commit for commit in self._commits if commit in given][-1]
+        figures = [figure for figure in self.figures if figure.commit == newest]
+        title = f"{short(newest)}, the last of {len(self._commits)}"
+        self._files.show(figure_table(figures, title))
+        begun = [one for one in stored_changes(self._histories, ())[2] if one.commit in given]
+        print_sentences(self._console, [one.sentence for one in begun])
+        self._record.results["new_series"] = list(map(asdict, begun))
+
+    def end(self, code: ExitCode) -> None:
+        if self.pinned:
+            ratios = write_session(self._histories.sessions, self.pinned, self.figures)
+            said = f"ratios to {short(self.pinned)}: {ratios or 'none, it gave no figure'}"
+            self._console.print(said)
+        self._console.print(f"page: {build_all_pages(self._histories, self._console)}")
+        super().end(code)

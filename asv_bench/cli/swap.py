@@ -10,7 +10,6 @@ import typer
 from asv_bench.cli.compare import plan_of
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.measure.rounds import BY_BOTH, BY_COMMITS, BY_LABELS, four_cells, named
 from asv_bench.session.comparing import Comparing, Question, by_gate
 from asv_bench.session.exit_codes import GATES
@@ -42,7 +41,6 @@ def swap(
     devices: Devices = None,
     *,
     how: MeasuringOptions,
-    hosts: FleetOptions,
     files: Outputs,
 ) -> None:
     """Measure two commits under two labels, and say which of the two a change belongs to.
@@ -51,7 +49,7 @@ def swap(
     the commit's tree and $KVTRAIL_LABEL. Exit codes are those of compare.
     """
     asked = SubjectOptions(subject, "commits", devices)
-    chosen = asked.choice((), metric, how, hosts).subject("swap")
+    chosen = asked.choice((), metric, how).subject("swap")
     if not chosen.takes_labels:
         raise Refused("swap needs a subject with labels; name its file with --subject.")
     if old == new:
@@ -68,7 +66,7 @@ def swap(
         where=f", under {old} and {new}",
         details={"labels": list(labels)},
     )
-    Comparing(chosen, question, plan, files, how, hosts).answer()
+    Comparing(chosen, question, plan).with_options(files, how).answer()
 
 
 def belonging(comparisons: Sequence[Comparison]) -> list[str]:

@@ -9,33 +9,20 @@ noise is another.
 
 from __future__ import annotations
 
-import json
 import statistics
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
 
 from asv_bench.compare.judging import within_commit
-from asv_bench.measure.log import conditions, file_of
+from asv_bench.measure.log import Log, Shown, conditions, file_of
 from asv_bench.measure.samples import Pair
-from asv_bench.output.destinations import write_text
 from asv_bench.output.record import WORKPLACE, Record
-from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.stats.paired import POOL_SESSIONS, POOL_SIZE
 
 FOLDER = WORKPLACE / ".asv" / "noise"
-_Difference = Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]
-
-
-class _Kept(msgspec.Struct):
-    """What a file holds of a benchmark: the differences of each session, the latest last."""
-
-    sessions: list[list[_Difference]] = []
-    pair_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+_MOST_LINES = 8 * POOL_SIZE
 
 
 class Pool(list[float]):
@@ -55,69 +42,62 @@ class Pool(list[float]):
 class NoisePools:
     """The pools under which a record is measured.
 
-    `complaints` has a sentence where the file is none of ours; the pools are empty then.
+    `complaints` has a sentence for each line of the file that is none of ours.
     """
 
     def __init__(self, record: Record, folder: Path | None = None) -> None:
         measured = {"subject": record.settings.get("subject"), **conditions(record)}
-        self.path = file_of(measured, folder or FOLDER, "{}.json")
-        self.complaints: list[str] = []
-        self._kept: dict[str, _Kept] = {}  # by benchmark
-        self._begun: set[str] = set()  # benchmarks of which the last session is this one
-        if self.path.exists():
-            try:
-                # An older file has the differences alone, those of the first session as they are.
-                older = list[_Difference | list[_Difference]]
-                kept = partial(msgspec.convert, type=dict[str, _Kept | older])
-                for name, found in read_stored(self.path, "a file of noise", kept).items():
-                    if isinstance(found, list):
-                        alone = [one for one in found if isinstance(one, float)]
-                        known = [one for one in found if isinstance(one, list)]
-                        found = _Kept([alone, *known] if alone else known)
-                    self._kept[name] = found
-            except UnreadableFile as error:
-                self.complaints.append(
-                    f"{error} The noise is learnt again from the comparisons to come."
-                )
+        self._log = Log(file_of(measured, folder or FOLDER, "{}.jsonl"))
+        self.path, self.complaints = self._log.path, self._log.complaints
+        self._session = time.time_ns()
+        # By benchmark and by session that showed any, the latest last.
+        self._pools: dict[str, dict[int, list[float]]] = {}
+        self._pair_s: dict[str, float] = {}
+        for one in self._log.shown:
+            self._learn(one)
+        if len(self._log.shown) > _MOST_LINES:
+            self.path.unlink()
+            for session in sorted(set(chain.from_iterable(self._pools.values()))):
+                of_session = {name: of.get(session, []) for name, of in self._pools.items()}
+                self._log.keep(Shown(session, of_session, self._pair_s))
 
     def of(self, benchmarks: Sequence[str]) -> dict[str, Pool]:
         """Those benchmarks' pools that are full enough to judge by."""
-        known = {name: self._kept.get(name, _Kept()) for name in benchmarks}
+        known = {name: self._pools.get(name, {}) for name in benchmarks}
         pools = {
-            name: Pool(chain(*one.sessions), len(one.sessions), one.pair_s)
+            name: Pool(chain(*one.values()), len(one), self._pair_s.get(name, 0.0))
             for name, one in known.items()
         }
         return {name: pool for name, pool in pools.items() if len(pool) == POOL_SIZE}
 
-    def add(self, pairs: Mapping[str, Sequence[Pair]]) -> None:
-        """Add what pairs showed within a commit, and write the file; only the latest are kept.
+    def add(self, pairs: Mapping[str, Sequence[Pair]], *, are_same: bool = False) -> None:
+        """Add what pairs showed within a commit, and keep it; only the latest count.
 
-        All that one of these objects adds is of one session.
+        `are_same`: they are of a commit with itself, and are such differences themselves. All that
+        one of these objects adds is of one session.
         """
-        self._add(pairs, {name: within_commit(measured) for name, measured in pairs.items()})
+        differences = {
+            name: [one.log_ratio for one in found] if are_same else within_commit(found)
+            for name, found in pairs.items()
+        }
+        # In a round of several cells another life may lie between those of a pair.
+        took = {
+            name: statistics.median(
+                min(one.seconds, one.base.process_s + one.head.process_s) for one in found
+            )
+            for name, found in pairs.items()
+            if found
+        }
+        shown = Shown(self._session, differences, {name: one for name, one in took.items() if one})
+        self._learn(shown)
+        self._log.keep(shown)
 
-    def add_same(self, pairs: Mapping[str, Sequence[Pair]]) -> None:
-        """Add the differences that pairs of a commit with itself are, as `add` does."""
-        self._add(pairs, {name: [one.log_ratio for one in pairs[name]] for name in pairs})
-
-    def _add(
-        self, pairs: Mapping[str, Sequence[Pair]], differences: Mapping[str, Sequence[float]]
-    ) -> None:
-        for name, added in differences.items():
-            kept = self._kept.setdefault(name, _Kept())
-            # In a round of several cells another life may lie between those of a pair.
-            took = [
-                min(one.seconds, one.base.process_s + one.head.process_s) for one in pairs[name]
-            ]
-            kept.pair_s = statistics.median(took) if any(took) else kept.pair_s
-            sessions = kept.sessions
-            if added and name not in self._begun:
-                self._begun.add(name)
-                sessions.append([])
-            if added:
-                sessions[-1] += added
-            while sum(map(len, sessions)) > POOL_SIZE:
+    def _learn(self, shown: Shown) -> None:
+        self._pair_s |= shown.pair_s
+        for name, added in shown.differences.items():
+            sessions = self._pools.setdefault(name, {})
+            sessions.setdefault(shown.session, []).extend(added)
+            while sum(map(len, sessions.values())) > POOL_SIZE:
                 # So that many sessions have a part in it: the oldest of the longest.
-                del max(sessions, key=len)[0]
-                sessions[:] = filter(None, sessions)
-        write_text(self.path, json.dumps(msgspec.to_builtins(self._kept)) + "\n")
+                del max(sessions.values(), key=len)[0]
+            self._pools[name] = {one: found for one, found in sessions.items() if found}

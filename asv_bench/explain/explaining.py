@@ -24,8 +24,7 @@ from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import MeasuringOptions, Outputs
-from asv_bench.session.session import Session
+from asv_bench.session.session import Judging
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.workloads.named import default_model
 
@@ -35,23 +34,21 @@ _SMALL = {"random:llama": "random:llama-tiny", "random:qwen": "random:qwen3-tiny
 _NO_TRACE = "No trace was taken, as the subject declares none: [trace] run in kvtrail.toml."
 
 
-class Explaining(Session):
+class Explaining(Judging):
     """One explanation from its first look, from the cheap to the dear, to its record.
 
     `ends` are what the user calls base and head, and what they are. `effect` is the change that a
     comparison measured, where one is known, and `traces` how many to take of each end.
     """
 
-    keeps_pairs = False
+    keeps = False
 
     def __init__(
         self,
         subject: DeclaredSubject,
         ends: Sequence[tuple[str, Commit]],
         effect: Effect | None,
-        files: Outputs,
         traces: int,
-        minutes: float | None = None,
     ) -> None:
         (_, base), (_, head) = self._named = ends
         settings = {
@@ -59,7 +56,7 @@ class Explaining(Session):
             "head": head.to_json(),
             "benchmarks": [metric.name for metric in subject.metrics],
         }
-        super().__init__("explain", settings, subject, files, MeasuringOptions(minutes=minutes))
+        super().__init__("explain", settings, subject)
         self._traces = traces
         self._ends = base.hash, head.hash
         self.found = Explanation(base, head, effect)

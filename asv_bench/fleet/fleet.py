@@ -30,7 +30,6 @@ from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Round
 from asv_bench.measure.software import Software
 from asv_bench.output.console import print_sentences
 from asv_bench.output.progress import doing
-from asv_bench.output.record import Record
 from asv_bench.process.environment import THREADS_VARIABLE, users_environment
 from asv_bench.process.gpu import throttling, visible_gpus
 from asv_bench.process.machine import MachineFacts
@@ -43,7 +42,7 @@ START_SECONDS = 300.0
 """For a host to say that it is there; until then the cluster may have other work."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class FleetOptions:
     """What the user says of where lives run; without an address they run on this machine."""
 
@@ -116,6 +115,17 @@ class Fleet:
     def kind_of(self, device: str) -> str:
         """The kind of a device's host."""
         return self._slots[device][0].machine.name
+
+    def to_json(self) -> dict[str, Any]:
+        """The hosts, for the record."""
+        return {
+            host.name: {
+                "machine": host.machine.to_json(),
+                "slots": host.slots,
+                "taken_out": host.why_out or None,
+            }
+            for host in self.hosts
+        }
 
     def stop(self) -> None:
         self._is_over = True
@@ -387,24 +397,3 @@ def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("ray::", "File", "\x1b"))]
     return (said or lines or [type(error).__name__])[-1].removesuffix(".")
-
-
-def record_of(command: str, settings: Mapping[str, Any], fleet: Fleet | None) -> Record:
-    """The record of a command; of a fleet the facts are those of its hosts, not of this machine."""
-    if fleet is None:
-        return Record(command, settings)
-    machine, warnings = fleet.hosts[0].machine, fleet.warnings
-    return Record(command, settings, machine=machine, before=None, warnings=warnings)
-
-
-def hosts_json(fleet: Fleet | None) -> dict[str, Any]:
-    """The part of a record's results that names the hosts; nothing where there is no fleet."""
-    hosts = {
-        host.name: {
-            "machine": host.machine.to_json(),
-            "slots": host.slots,
-            "taken_out": host.why_out or None,
-        }
-        for host in (fleet.hosts if fleet else ())
-    }
-    return {"hosts": hosts} if hosts else {}

@@ -15,26 +15,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused, TimeIsUp
-from asv_bench.fleet.fleet import FleetOptions, hosts_json, opened_fleet, record_of
+from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
 from asv_bench.git.repository import short
-from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Figure, Results, read_benchmarks
+from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Results, read_benchmarks
 from asv_bench.history.histories import CLIENTS, Histories, filed_under
-from asv_bench.history.life_rounds import Due, LifeRounds, Lived
-from asv_bench.measure.log import Log, conditions
-from asv_bench.measure.samples import Reading
-from asv_bench.measure.software import same_code
+from asv_bench.history.life_rounds import Counting, Due, LifeRounds
+from asv_bench.measure.log import KeptRound
+from asv_bench.measure.samples import Reading, RoundSource
 from asv_bench.output.console import print_sentences
 from asv_bench.output.destinations import write_text
-from asv_bench.output.progress import Progress, clock
-from asv_bench.output.record import Record, command_line, write_json
+from asv_bench.output.progress import clock
+from asv_bench.output.record import write_json
 from asv_bench.output.stored_json import read_stored
 from asv_bench.process.environment import ENVIRONMENT_TYPE
 from asv_bench.process.machine import MachineFacts
-from asv_bench.process.run_apart import ending_in_time, termination_as_interrupt
-from asv_bench.session.time_limit import TimeLimit
+from asv_bench.session.exit_codes import ExitCode
 from asv_bench.stats.segments import device_factors
 from asv_bench.subjects.declared import DeclaredSubject
 
@@ -50,14 +45,16 @@ class LifeResults:
     histories: Histories
     machine: MachineFacts
     results: Path  # asv's results directory
+    # When commits were made, in milliseconds since 1970; of labels, their places.
+    dates: Mapping[str, int] = field(default_factory=dict)
     readings: dict[str, dict[str, list[Reading]]] = field(default_factory=dict)
     """By commit, or label, and by metric."""
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
     """By commit: why a life did not give metrics that it should have given."""
 
-    def take(self, due: Due, lived: Lived) -> None:
+    def take(self, due: Due, lived: KeptRound) -> None:
         checks = {one.name for one in self.subject.checks}
-        for metric, reading in lived.readings.items():
+        for metric, reading in lived.readings[0].items():
             if metric in checks:
                 continue
             self.readings.setdefault(due.commit, {}).setdefault(metric, []).append(reading)
@@ -177,13 +174,6 @@ class LifeResults:
             facts |= {"torch": machine.torch or "none", "triton": machine.triton or "none"}
         return facts
 
-    def _date(self, commit: str) -> int:
-        """When a commit was made, in milliseconds since 1970; of a label, its place."""
-        if self.histories.labels:
-            return self.histories.labels.index(commit)
-        repository = self.subject.axis.variant(commit).repository
-        return 1000 * int(repository.line("show", "-s", "--format=%ct", "--end-of-options", commit))
-
     def _save(
         self,
         commit: str,
@@ -205,7 +195,7 @@ class LifeResults:
             facts, environment = {**facts, "python": python}, f"{ENVIRONMENT_TYPE}-py{python}"
         if client:
             facts, environment = {**facts, "client": client}, f"{environment}-{client}"
-        results = AsvResults(facts, {}, filed, self._date(commit), python, environment, {})
+        results = AsvResults(facts, {}, filed, self.dates[commit], python, environment, {})
         measured = {
             metric: of_client
             for metric, found in self.readings.get(commit, {}).items()
@@ -236,147 +226,133 @@ class LifeResults:
         results.save(str(session))
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredHistory:
-    """The figures of a session, with its record."""
+class MeasuringHistory(Counting):
+    """Commits or labels in rounds, which are filed.
 
-    figures: tuple[Figure, ...]
-    failed: Mapping[str, str]  # why benchmarks gave no figure at some commit, by their names
-    record: Record
-
-    def require_all(self) -> None:
-        if self.failed:
-            reasons = "; ".join(f"{name} ({why})" for name, why in self.failed.items())
-            raise MeasurementFailed(
-                f"{len(self.failed)} benchmarks failed and gave no figure: {reasons}"
-            )
-
-
-def measure_commits(
-    subject: DeclaredSubject,
-    histories: Histories,
-    commits: Sequence[str],
-    rounds: int,
-    console: Console,
-    *,
-    yes: bool,
-    results: Path | None = None,
-    hosts: FleetOptions | None = None,
-    command: str = "history",
-    limit: TimeLimit | None = None,
-    resume: bool | None = None,
-    require_quiet: bool = False,
-) -> MeasuredHistory:
-    """Measure so many lives of commits or labels in rounds, and file them.
-
-    What takes long wants a yes. `results` is asv's results directory; None: that of `histories`. An
-    interrupted session is not filed: its lives are kept, and the same command goes on with them.
-    What is measured when the time of `limit` is up is filed.
+    What takes long wants a yes. An interrupted session is not filed: its lives are kept, and the
+    same command goes on with them. What is measured when the time is up is filed.
     """
-    results = results or histories.results
-    settings = {
-        "commits": list(commits),
-        "subject": subject.to_json(),
-        "benchmarks": [metric.name for metric in subject.metrics],
-        "rounds": rounds,
-    }
-    if histories.is_own:
-        settings["results"] = results.relative_to(histories.repository).as_posix()
-    console.print(subject.sentence())
-    hosts = hosts or FleetOptions()
-    subject.is_compared = False
-    with (
-        opened_fleet(
-            *(hosts, subject, commits, console),
-            require_quiet=require_quiet,
-            is_for_one_kind=False,
-        ) as fleet,
-        termination_as_interrupt(),
-        subject.pairs() as source,
-    ):
-        record = record_of(command, settings, fleet)
-        if fleet is None:
-            record.look_around(console, subject.devices, require_quiet=require_quiet)
-        # What decides, beside the settings, whether lives of two sessions are alike.
-        versions = {metric.name: subject.version(metric.name) for metric in subject.metrics}
-        meaning = {**settings, "versions": versions, "fixed": subject.fixed}
-        meaning |= conditions(record) if fleet is None else {}
-        kept = Log.of_settings(meaning, command, resume, noun="lives")
-        print_sentences(console, kept.sentences())
-        machines = [one.machine for one in fleet.hosts[::-1]] if fleet else [record.machine]
-        of_kind = {one.name: LifeResults(subject, histories, one, results) for one in machines}
-        kind_of = (lambda _: record.machine.name) if fleet is None else fleet.kind_of
-        takers = {kind: one.take for kind, one in of_kind.items()}
-        session = LifeRounds(source, commits, rounds, takers, kind_of, kept)
-        is_so_far = _measure(session, console, limit or TimeLimit.of(None), yes=yes)
-        for one, (commit, error) in itertools.product(of_kind.values(), session.unusable.items()):
-            if not error.is_lacking:
-                one.failed.setdefault(commit, {}).update(dict.fromkeys(versions, error.reason))
-        filed = [figure for one in of_kind.values() for figure in one.file().figures]
-        if not is_so_far:
-            kept.finish()
-    print_sentences(console, subject.remarks, "yellow")
-    record.warn(console, same_code(subject.cells))
-    good = tuple(figure for figure in filed if not figure.failed)
-    given = {figure.commit for figure in good}
-    reasons = {commit: error.reason for commit, error in session.unusable.items()}
-    otherwise = "time was up" if is_so_far else "it lacks what is measured"
-    said = [
-        f"{short(commit)} gave no figure: {reasons.get(commit, otherwise)}"
-        for commit in commits
-        if commit not in given
-    ]
-    said += [sentence for one in of_kind.values() for sentence in one.remarks()]
-    print_sentences(console, said)
-    failed = {name: why for one in of_kind.values() for name, why in one.reasons().items()}
-    if not good:
-        raise MeasurementFailed(f"nothing was measured: all of {', '.join(failed)} failed.")
-    record.notes += [*subject.remarks, *said]
-    record.samples = [asdict(figure) for figure in good]
-    record.results |= {
-        "so_far": is_so_far,
-        **hosts_json(fleet),
-        "device_factors": {kind: one.factors() for kind, one in of_kind.items()},
-        "cells": {name: cell.to_json() for name, cell in subject.cells.items()},
-        "failed": failed,
-    }
-    return MeasuredHistory(good, failed, record)
 
+    unit = "lives"
+    is_for_one_kind = False
 
-def _measure(session: LifeRounds, console: Console, limit: TimeLimit, *, yes: bool) -> bool:
-    """Measure; whether the time was up before the end."""
-    is_so_far, total = False, session.rounds * len(session.commits) * len(session.takers)
+    def __init__(
+        self,
+        command: str,
+        subject: DeclaredSubject,
+        histories: Histories,
+        commits: Sequence[str],
+        rounds: int,
+        said: str,  # what is measured
+        *,
+        yes: bool,
+        results: Path | None = None,  # asv's results directory; None: that of `histories`
+    ) -> None:
+        self._histories, self._commits, self._rounds = histories, commits, rounds
+        self._said, self._yes, self._results = said, yes, results or histories.results
+        self._of_kind: dict[str, LifeResults] = {}
+        settings = {
+            "commits": list(commits),
+            "benchmarks": [metric.name for metric in subject.metrics],
+            "rounds": rounds,
+        }
+        if histories.is_own:
+            settings["results"] = self._results.relative_to(histories.repository).as_posix()
+        subject.is_compared = False
+        super().__init__(command, settings, subject)
 
-    def agree(seconds: float) -> None:
-        console.print(f"expected to take about {clock(seconds)} at most")
-        if seconds > LONG_SECONDS and not yes and limit.seconds is None:
+    def names(self) -> Sequence[str]:
+        return self._commits
+
+    def begin(self) -> list[str]:
+        return [self._said]
+
+    def meaning(self) -> dict[str, Any]:
+        """See `Session`; each kind of machine of a fleet has parts of its own."""
+        versions = {one.name: self._subject.version(one.name) for one in self._subject.metrics}
+        kinds = {} if self._fleet is None else {"machine": None, "threads": None}
+        return {**super().meaning(), **kinds, "versions": versions}
+
+    def lives(self, source: RoundSource) -> LifeRounds:
+        here, fleet = self._record.machine, self._fleet
+        dates = {commit: self._date(commit) for commit in self._commits}
+        for machine in [one.machine for one in fleet.hosts[::-1]] if fleet else [here]:
+            self._of_kind[machine.name] = LifeResults(
+                self._subject, self._histories, machine, self._results, dates
+            )
+        kind_of = fleet.kind_of if fleet else lambda _: here.name
+        takers = {kind: one.take for kind, one in self._of_kind.items()}
+        return LifeRounds(source, self._commits, self._rounds, takers, kind_of, self._log)
+
+    def _date(self, commit: str) -> int:
+        if self._histories.labels:
+            return self._histories.labels.index(commit)
+        repository = self._subject.axis.variant(commit).repository
+        return 1000 * int(repository.line("show", "-s", "--format=%ct", "--end-of-options", commit))
+
+    def agree(self, seconds: float) -> None:
+        self._console.print(f"expected to take about {clock(seconds)} at most")
+        if seconds > LONG_SECONDS and not self._yes and self._how.limit.left() is None:
             raise Refused(
                 f"this may take {clock(seconds)} hours. Add --yes to begin, or measure less: a "
                 f"shorter range, fewer --rounds, or some benchmarks with --benchmark."
             )
 
-    try:
-        with (
-            Progress(console, "measuring", total, unit="lives") as bar,
-            ending_in_time(limit.left()),
-        ):
-            session.measure(bar.show, agree)
-    except TimeIsUp:
-        if not session.kept.count:
-            raise NothingMeasured("time was up before the first life had ended.") from None
-        is_so_far = True
-        console.print(
-            f"time is up ({limit.whose}) after {session.kept.count} of {total} lives, which are "
-            f"filed; the same command goes on with them: {command_line()}"
-        )
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"{session.kept.count} of {total} lives are measured and kept, and none is filed yet. "
-            f"The same command goes on with them: {command_line()}"
-        ) from None
-    if len(session.unusable) == len(session.commits):
-        [first, *_] = session.unusable.values()
-        is_lacking = all(error.is_lacking for error in session.unusable.values())
-        failure = NothingMeasured if is_lacking else MeasurementFailed
-        raise failure(f"nothing was measured: {first}")
-    return is_so_far
+    def _measured(self) -> ExitCode:
+        """See `Session`; what was measured is filed."""
+        super()._measured()
+        if self._is_interrupted:
+            raise self._interruption("measured and kept, and none is filed yet")
+        if self._stopped and not self._log.count:
+            raise NothingMeasured("time was up before the first life had ended.")
+        unusable = self._lives.unusable
+        if len(unusable) == len(self._commits):
+            [first, *_] = unusable.values()
+            is_lacking = all(error.is_lacking for error in unusable.values())
+            failure = NothingMeasured if is_lacking else MeasurementFailed
+            raise failure(f"nothing was measured: {first}")
+        names = [metric.name for metric in self._subject.metrics]
+        for one, (commit, error) in itertools.product(self._of_kind.values(), unusable.items()):
+            if not error.is_lacking:
+                one.failed.setdefault(commit, {}).update(dict.fromkeys(names, error.reason))
+        filed = [figure for one in self._of_kind.values() for figure in one.file().figures]
+        self.figures = [figure for figure in filed if not figure.failed]
+        # Why benchmarks gave no figure at some commit, by their names.
+        kinds = self._of_kind.values()
+        self._failed = {name: why for one in kinds for name, why in one.reasons().items()}
+        return ExitCode.FAILED if self._failed else ExitCode.GOOD
+
+    def print_answer(self) -> None:
+        """See `Session`: which commits gave no figure; figures are printed below."""
+        given = {figure.commit for figure in self.figures}
+        reasons = {commit: error.reason for commit, error in self._lives.unusable.items()}
+        otherwise = "time was up" if self._stopped else "it lacks what is measured"
+        said = self._late(", which are filed")
+        said += [
+            f"{short(commit)} gave no figure: {reasons.get(commit, otherwise)}"
+            for commit in self._commits
+            if commit not in given
+        ]
+        said += [sentence for one in self._of_kind.values() for sentence in one.remarks()]
+        print_sentences(self._console, said)
+        if not given:
+            raise MeasurementFailed(
+                f"nothing was measured: all of {', '.join(self._failed)} failed."
+            )
+        self._record.notes += said
+        self._record.samples = list(map(asdict, self.figures))
+
+    def results(self) -> dict[str, Any]:
+        return {
+            "device_factors": {kind: one.factors() for kind, one in self._of_kind.items()},
+            "failed": self._failed,
+        }
+
+    def end(self, code: ExitCode) -> None:
+        """See `Session`; raises MeasurementFailed where a benchmark failed."""
+        super().end(ExitCode.GOOD)
+        if failed := self._failed:
+            reasons = "; ".join(f"{name} ({why})" for name, why in failed.items())
+            raise MeasurementFailed(
+                f"{len(failed)} benchmarks failed and gave no figure: {reasons}"
+            )

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
 
-from asv_bench.errors import MeasurementFailed
+from asv_bench.errors import Interrupted, MeasurementFailed
 from asv_bench.git.repository import short
 from asv_bench.measure.log import KeptRound, Log
 from asv_bench.measure.rounds import hand_out
-from asv_bench.measure.samples import CommitUnusable, Reading, Round, RoundSource, SampleFailed
+from asv_bench.measure.samples import CommitUnusable, RoundSource, SampleFailed
+from asv_bench.output.progress import Progress
+from asv_bench.output.record import command_line
+from asv_bench.session.exit_codes import ExitCode
+from asv_bench.session.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +39,6 @@ class Due:
         return f"{self.kind}, round {self.round}"
 
 
-@dataclass(frozen=True, slots=True)
-class Lived:
-    """What a life gave by metric, and why it did not give others that it should have given.
-
-    Of peers all is by engine, and `facts` are what else its life told.
-    """
-
-    readings: dict[str, Reading]
-    failed: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
 @dataclass(slots=True)
 class LifeRounds:
     """A session of measuring, in which each kind of machine measures all commits in all rounds.
@@ -56,10 +49,10 @@ class LifeRounds:
     source: RoundSource
     commits: Sequence[str]  # full hashes, labels or contests, in their order
     rounds: int  # so many lives of each are measured
-    takers: Mapping[str, Callable[[Due, Lived], None]]  # of what each kind of machine measured
+    takers: Mapping[str, Callable[[Due, KeptRound], None]]  # of what each kind of machine measured
     kind_of: Callable[[str], str]  # the kind of the machine that a device belongs to
     kept: Log  # lives of an interrupted session are not measured again
-    live: Callable[[Due, str], Lived] | None = None  # measures on a device; None: by the source
+    live: Callable[[Due, str], KeptRound] | None = None  # measures on a device; None: by the source
     # Why some commits cannot be measured.
     unusable: dict[str, CommitUnusable] = field(init=False, default_factory=dict)
     _left: dict[str, deque[Due]] = field(init=False, default_factory=dict)
@@ -76,11 +69,18 @@ class LifeRounds:
                 if kept is None:
                     left.append(due)
                 else:
-                    self.takers[kind](due, Lived(kept.readings[0], kept.failed, kept.facts))
+                    self.takers[kind](due, kept)
                     self._given |= {(one.device, commit) for one in kept.readings[0].values()}
 
+    @property
+    def total(self) -> int:
+        """How many lives there are in all."""
+        return len(self.takers) * self.rounds * len(self.commits)
+
     def measure(
-        self, on_life: Callable[[int, str], None], agree: Callable[[float], None] | None = None
+        self,
+        on_life: Callable[[int, str | None], None],
+        agree: Callable[[float], None] | None = None,
     ) -> None:
         """Measure the lives that are left, interleaved.
 
@@ -93,17 +93,18 @@ class LifeRounds:
         raise, after the first how long the rest takes at most. Raises MeasurementFailed where that
         first one gives no figure, and if the last device of a kind is lost before the end.
         """
-        total = len(self.takers) * self.rounds * len(self.commits)
         is_agreed = agree is None
 
         def next_due(device: str, running: Sequence[Due]) -> Due | None:
             unfinished = sum(map(len, self._left.values())) + len(running)
             due = self._next(device)
             if due is not None:
-                on_life(total - unfinished, f"measuring {short(due.commit)}")
+                # Contests have no names that say anything.
+                what = None if self.live else f"measuring {short(due.commit)}"
+                on_life(self.total - unfinished, what)
             return due
 
-        def take(due: Due, future: Future[Lived]) -> None:
+        def take(due: Due, future: Future[KeptRound]) -> None:
             nonlocal is_agreed
             try:
                 lived = future.result()
@@ -111,12 +112,15 @@ class LifeRounds:
                 self.unusable[due.commit] = error
                 return
             except SampleFailed as error:
-                lived = Lived(_readings(error.round), dict.fromkeys(error.benchmarks, error.reason))
-                if not (is_agreed or lived.readings):
+                given = dict(error.round.readings[0] if error.round else {})
+                failed = dict.fromkeys(error.benchmarks, error.reason)
+                lived = KeptRound(due.part, (due.commit,), (0,), (given,), failed)
+                if not (is_agreed or given):
                     raise MeasurementFailed(f"nothing was measured: {error}") from None
             else:
-                told = (lived.readings,), lived.failed, lived.facts
-                self.kept.keep(KeptRound(due.part, (due.commit,), (0,), *told))
+                # A contest in which an engine failed is measured again.
+                if self.live is None or not lived.failed:
+                    self.kept.keep(lived)
             self.takers[due.kind](due, lived)
             if not is_agreed and agree is not None:
                 is_agreed = True
@@ -150,17 +154,62 @@ class LifeRounds:
         self._given.add((device, chosen.commit))
         return chosen
 
-    def _live(self, due: Due, device: str) -> Lived:
+    def _live(self, due: Due, device: str) -> KeptRound:
         begun = time.monotonic()
         try:
             absences = self.source.prepare(due.commit, device)
-            readings = _readings(self.source.round([due.commit], device=device))
+            [readings] = self.source.round([due.commit], device=device).readings
         finally:
             self._seconds.append(time.monotonic() - begun)
         failed = {name: one.reason for name, one in absences.items() if one.has_failed}
-        return Lived(readings, failed)
+        return KeptRound(due.part, (due.commit,), (0,), (dict(readings),), failed)
 
 
-def _readings(measured: Round | None) -> dict[str, Reading]:
-    """Those of the one life of a round; none where there is none."""
-    return dict(measured.readings[0]) if measured else {}
+class Counting(Session):
+    """Rounds that are all measured, or as many as there is time for; nothing is judged."""
+
+    doing = "measuring"
+    """What progress says."""
+    agree: Callable[[float], None] | None = None
+    """See `LifeRounds.measure`."""
+    _lives: LifeRounds
+
+    @abstractmethod
+    def lives(self, source: RoundSource) -> LifeRounds:
+        """What is to be measured; what is kept is taken over."""
+
+    @contextmanager
+    def source(self) -> Iterator[RoundSource]:
+        with super().source() as source:
+            self._lives = self.lives(source)
+            yield source
+
+    def measure(self, source: RoundSource) -> ExitCode:
+        with Progress(self._console, self.doing, self._lives.total, self.unit) as bar:
+            self._lives.measure(bar.show, self.agree)
+        return ExitCode.GOOD
+
+    def _measured(self) -> ExitCode:
+        """See `Session`; also where it was stopped before its end."""
+        try:
+            return super()._measured()
+        except KeyboardInterrupt as error:
+            if not hasattr(self, "_lives"):  # before there was anything to go on with
+                raise
+            self._stopped = error
+            return ExitCode.INTERRUPTED if self._is_interrupted else ExitCode.GOOD
+
+    def _so_far(self) -> str:
+        return f"{self._log.count} of {self._lives.total} {self.unit}"
+
+    def _late(self, filed: str = "") -> list[str]:
+        """A sentence that the time was up, where it was."""
+        if self._stopped is None or self._is_interrupted:
+            return []
+        after = f"time is up ({self._how.limit.whose}) after {self._so_far()}{filed}"
+        return [f"{after}; the same command goes on with them."]
+
+    def _interruption(self, kept: str) -> Interrupted:
+        """What to raise after Ctrl-C."""
+        again = f"The same command goes on with them: {command_line('--fresh')}"
+        return Interrupted(f"{self._so_far()} are {kept}. {again}")

@@ -16,7 +16,6 @@ from asv_bench.compare.comparison import Headway, Suspicion, confirm
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Standing, Verdict
 from asv_bench.errors import NothingMeasured, NothingSelected, Refused
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import GitError, kind_of
 from asv_bench.history.asv_results import EnvironmentFacts, Figure, Series, differing, read_each
 from asv_bench.history.change_points import Change
@@ -31,8 +30,8 @@ from asv_bench.output.stored_json import Text
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
 from asv_bench.process.machine import machine_facts
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import MeasuringOptions, Outputs
-from asv_bench.session.session import Session
+from asv_bench.session.options import MeasuringOptions
+from asv_bench.session.session import Judging
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 
@@ -225,8 +224,10 @@ def change_table(judged: Sequence[JudgedChange]) -> Table:
     return Table(columns, rows, "changes in the stored histories", caption)
 
 
-class Confirming(Session):
+class Confirming(Judging):
     """Which changes stand, once those measured here with this software are compared."""
+
+    _how: MeasuringOptions
 
     def __init__(
         self,
@@ -235,18 +236,14 @@ class Confirming(Session):
         tip: str,  # the last commit of the line to judge; "" where labels are judged
         choice: Choice,
         subject: DeclaredSubject,
-        files: Outputs,
-        how: MeasuringOptions,
-        hosts: FleetOptions,
         *,
         compares: bool,
     ) -> None:
         settings = {"benchmark": list(patterns), "branch": tip}
-        super().__init__("changes", settings, subject, files, how, hosts)
+        super().__init__("changes", settings, subject)
         self._histories, self._choice = histories, choice
         found, self._notes, self._begun = stored_changes(histories, patterns, tip)
         self._notes += [one.sentence for one in self._begun]
-        print_sentences(self._console, self._notes)
         acknowledged = read_acknowledged(histories.folder)
         self._reasons = {change: reason_for(change, acknowledged) for change in found}
         here = machine_facts()
@@ -260,6 +257,7 @@ class Confirming(Session):
         self._answers: dict[Suspicion, Comparison] = {}
 
     def known(self) -> ExitCode | None:
+        print_sentences(self._console, self._notes)
         if self._wanted:
             self._suspect()
         for one in () if self._how.anyway else self._suspicions.values():
@@ -357,7 +355,6 @@ class Confirming(Session):
 
     def results(self) -> dict[str, Any]:
         return {
-            "interrupted": self._is_interrupted,
             "changes": [entry.to_json() for entry in self._judged()],
             "new_series": list(map(asdict, self._begun)),
         }

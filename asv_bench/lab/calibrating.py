@@ -11,7 +11,6 @@ from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import STYLES
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
 from asv_bench.lab.reach import MetricNoise, noise_of
 from asv_bench.measure.delay import VARIABLE, Delay
@@ -24,8 +23,7 @@ from asv_bench.output.issue_text import described, place_of
 from asv_bench.output.progress import Progress
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, percentage
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import MeasuringOptions, Outputs
-from asv_bench.session.session import Session
+from asv_bench.session.session import Judging
 from asv_bench.subjects.declared import DeclaredSubject
 
 UNFINISHED = "trials are missing, so whether the verdicts hold is unknown."
@@ -92,7 +90,7 @@ def are_sound(trials: Sequence[PlantedTrial]) -> bool:
     return alarms <= FALSE_ALARMS_ALLOWED * nulls and len(wrong) == alarms
 
 
-class Calibrating(Session):
+class Calibrating(Judging):
     """Trials of a commit with itself and with slowdowns, from the first to the record.
 
     All metrics are compared where the commit is compared with itself, and each by itself where
@@ -106,9 +104,6 @@ class Calibrating(Session):
         subject: DeclaredSubject,
         given: tuple[str | None, Commit],  # what the user calls the commit, and what it is
         plan: ComparisonPlan,  # of every comparison; metrics may have margins of their own
-        files: Outputs,
-        how: MeasuringOptions,
-        hosts: FleetOptions,
         *,
         null: int,  # comparisons of the commit with itself
         effects: Sequence[float],  # to plant, as fractions
@@ -126,7 +121,7 @@ class Calibrating(Session):
             "benchmarks": [metric.name for metric in subject.metrics],
             "plan": plan.to_json(),
         }
-        super().__init__("calibrate", settings, subject, files, how, hosts)
+        super().__init__("calibrate", settings, subject)
 
     def names(self) -> Sequence[str]:
         return [self._commit.hash]
@@ -215,7 +210,7 @@ class Calibrating(Session):
         pairs = {one.name: comparing.kept_pairs(one.name) for one in metrics}
         # The noise of what is kept wholly was added when it was measured.
         if logged.measured and ends[0] == ends[1]:
-            self._noise.add_same(pairs)
+            self._noise.add(pairs, are_same=True)
         for one, comparison in zip(metrics, found, strict=True):
             if comparison.verdict in (Verdict.NOT_MEASURED, Verdict.VOID):
                 if comparison.verdict is Verdict.VOID:
@@ -272,5 +267,4 @@ class Calibrating(Session):
             "trials": [trial.to_json() for trial in self._trials],
             "noise": [asdict(noise) for noise in self._noises()],
             "is_sound": are_sound(self._trials) if self._stopped is None else None,
-            "interrupted": self._is_interrupted,
         }

@@ -1,8 +1,9 @@
-"""The log of a command: what it measured, so that the same command goes on where it stopped.
+"""Logs of what was measured, so that it is not measured again.
 
-Each round is appended to a file of JSON lines as soon as it is there. A command that runs again
-asks for the same rounds again and is given them from the file, until there are no more of that
-kind; from then on it measures.
+That of a command has its rounds: the same command goes on where it stopped. Each is appended to a
+file of JSON lines as soon as it is there. A command that runs again asks for the same rounds again
+and is given them from the file, until there are no more of that kind; from then on it measures.
+That of a machine has its noise, which outlives commands: the log of one is begun anew with it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 
@@ -58,11 +59,19 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The command has its answer: the next one starts over."""
 
 
-Entry = KeptRound | Finished
+class Shown(msgspec.Struct, frozen=True, tag="noise"):
+    """What a session showed of this machine's noise, see `compare.noise_pools`; by metric."""
+
+    session: int
+    differences: dict[str, list[Annotated[float, msgspec.Meta(ge=-1e100, le=1e100)]]]
+    pair_s: dict[str, Annotated[float, msgspec.Meta(ge=0)]] = {}  # that a pair took
+
+
+Entry = KeptRound | Finished | Shown
 
 
 class Log:
-    """What one command measured, in the order in which it was measured; `noun` is its unit.
+    """What was measured, in the order in which it was measured; `noun` is the unit of rounds.
 
     It is a file of JSON lines that outlives an interruption: entries are on disk as soon as they
     are kept, from several threads.
@@ -73,6 +82,7 @@ class Log:
         self.restored = 0  # rounds that were read
         self.count = 0  # and those that were kept since
         self.finished = False  # whether the command had its answer
+        self.shown: list[Shown] = []
         self._noun = noun
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, tuple[str, ...]], deque[KeptRound]] = defaultdict(deque)
@@ -152,6 +162,8 @@ class Log:
         if isinstance(entry, KeptRound):
             self._waiting[entry.part, entry.cells].append(entry)
             self.count += 1
+        elif isinstance(entry, Shown):
+            self.shown.append(entry)
         else:
             self.finished = True
 
@@ -207,7 +219,7 @@ def file_of(settings: Mapping[str, Any], folder: Path, name: str) -> Path:
     """
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     path = folder / name.format(digest[:16])
-    others = [file for file in folder.glob(f"*{path.suffix}") if file != path]
+    others = [file for file in folder.glob("*") if file != path]
     for old in sorted(others, key=lambda file: file.stat().st_mtime)[:-_KEPT_FILES]:
         old.unlink(missing_ok=True)
     return path

@@ -18,14 +18,17 @@ import numpy as np
 from rich.console import Console
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.history.life_rounds import Lived
-from asv_bench.measure.log import Entry, KeptRound, Log
+from asv_bench.history.life_rounds import Counting, Due, LifeRounds
+from asv_bench.measure.log import KeptRound
 from asv_bench.measure.samples import CommitUnusable, RoundSource, SampleFailed
+from asv_bench.output.console import print_sentences
+from asv_bench.output.destinations import write_text
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.table import Cell, Column, Table, digits, percent
 from asv_bench.peers.lives.life import KINDS, KVTRAIL
 from asv_bench.peers.model import apart
-from asv_bench.process.machine import has_cuda_gpu
+from asv_bench.process.machine import chosen_device, has_cuda_gpu, machine_facts
+from asv_bench.session.exit_codes import ExitCode
 from asv_bench.stats.paired import hodges_lehmann, shift_interval
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.metrics import MetricTable
@@ -86,10 +89,11 @@ class Contest:
     model: str
     dtype: str
     engines: Mapping[str, str]  # their interpreters by name, kvtrail's first
-    # Milliseconds that reading the bytes of a decode step takes, by workload; None on the CPU.
+    # Milliseconds that reading the bytes of a decode step takes, by workload; None on the CPU, and
+    # lacking before `prepare`.
     floors_ms: Mapping[str, float | None] = field(init=False, default_factory=dict)
     # What was measured, by engine: readings of the time to load, and what else lives told.
-    rounds: dict[int, Lived] = field(init=False, default_factory=dict)
+    rounds: dict[int, KeptRound] = field(init=False, default_factory=dict)
     # How they compare with a model in double precision, by workload and engine.
     tokens: Mapping[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
 
@@ -97,7 +101,7 @@ class Contest:
         """What the lives of an engine are called."""
         return f"{self.folder.name}/{engine}"
 
-    def _lived(self) -> list[Lived]:
+    def _lived(self) -> list[KeptRound]:
         return [lived for _, lived in sorted(self.rounds.items())]
 
     def left_out(self) -> dict[tuple[str, str], str]:
@@ -117,15 +121,15 @@ class Contest:
         return left if number % 2 == 0 else left[::-1]
 
     def live(
-        self, source: RoundSource, subject: DeclaredSubject, number: int, device: str
-    ) -> Lived:
+        self, source: RoundSource, subject: DeclaredSubject, due: Due, device: str
+    ) -> KeptRound:
         """A life of each engine in a round, which never leaves its device.
 
         It is measured again as a whole where that is lost. An engine that fails is left out of the
         rounds that follow.
         """
         readings, failed, facts = {}, {}, {}
-        for name in self.order(number):
+        for name in self.order(due.round):
             label = self.label(name)
             try:
                 reading = source.round([label], device=device).readings[0][STARTUP]
@@ -141,7 +145,7 @@ class Contest:
             }
             readings[name] = reading
             facts[name] = {**told, **peaks, "cell": cell and cell.to_json()}
-        return Lived(readings, failed, facts)
+        return KeptRound(due.part, (due.commit,), (0,), (readings,), failed, facts)
 
     def _ran(self) -> Iterator[tuple[Workload, str, list[dict[str, Any]]]]:
         """Each workload and engine that never failed, and what its lives told."""
@@ -177,7 +181,7 @@ class Contest:
                 for metric in METRICS
             }
             medians = {metric: median(values[metric]) for metric in METRICS}
-            step_ms, floor = medians.pop("step_ms"), self.floors_ms[name]
+            step_ms, floor = medians.pop("step_ms"), self.floors_ms.get(name)
             steps[name, engine] = [life["step_ms"] for life in lives]
             ours = None if engine == KVTRAIL else steps.get((name, KVTRAIL))
             row = {
@@ -208,7 +212,7 @@ class Contest:
             "workloads": [asdict(one) for one in self.workloads],
             "rounds": [
                 {
-                    engine: {**told, "tokens": None, "reading": asdict(lived.readings[engine])}
+                    engine: {**told, "tokens": None, "reading": asdict(lived.readings[0][engine])}
                     for engine, told in lived.facts.items()
                 }
                 for lived in self._lived()
@@ -315,12 +319,102 @@ def peers_subject(contests: Sequence[Contest]) -> DeclaredSubject:
     return DeclaredSubject(REPOSITORY, SubjectText(table, metrics=metrics, axis=axis))
 
 
-class KeptRounds(Log):
-    """The log of a session; a round in which an engine failed is measured again."""
+class Contesting(Counting):
+    """Engines on models, a life of each engine a round."""
 
-    def keep(self, entry: Entry) -> None:
-        if not (isinstance(entry, KeptRound) and entry.failed):
-            super().keep(entry)
+    unit = "rounds"
+    doing = "a life of each engine"
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        contests: Sequence[Contest],
+        absent: Sequence[str],  # sentences of engines that are not here
+        svg: Path | None,  # where the drawing goes
+    ) -> None:
+        super().__init__("peers", settings, peers_subject(contests))
+        self._contests = {one.folder.name: one for one in contests}
+        self._svg, self._absent = svg, absent
+        self._notes: list[str] = []
+        self._failure: MeasurementFailed | None = None
+
+    def names(self) -> Sequence[str]:
+        return self._subject.labels
+
+    def begin(self) -> list[str]:
+        """See `Session`; Refused on another kind of machine than those that measure."""
+        kind, here = self._record.machine.name, machine_facts().name
+        # This one writes the models, and measures the bandwidth that floors follow from.
+        if kind != here:
+            raise Refused(f"the hosts are {kind}, not {here}: start it on one of the hosts.")
+        return []
+
+    def sentence(self) -> str:
+        return f"measuring {', '.join(self._settings['engines'])}"
+
+    def meaning(self) -> dict[str, Any]:
+        [engines, *_] = (one.engines for one in self._contests.values())
+        return {**super().meaning(), "interpreters": engines}
+
+    def lives(self, source: RoundSource) -> LifeRounds:
+        kind, rounds = self._record.machine.name, self._settings["rounds"]
+
+        def live(due: Due, device: str) -> KeptRound:
+            return self._contests[due.commit].live(source, self._subject, due, device)
+
+        def take(due: Due, lived: KeptRound) -> None:
+            self._contests[due.commit].rounds[due.round] = lived
+
+        names, takers = list(self._contests)[::-1], {kind: take}
+        return LifeRounds(source, names, rounds, takers, lambda _: kind, self._log, live)
+
+    def measure(self, source: RoundSource) -> ExitCode:
+        contests = list(self._contests.values())
+        prepare(contests, chosen_device("auto"))
+        super().measure(source)
+        self._notes = [said for one in contests for said in one.compare_tokens()]
+        return ExitCode.GOOD
+
+    def _measured(self) -> ExitCode:
+        """See `Session`; where it failed before its end, what there is by then is shown, too."""
+        try:
+            code = super()._measured()
+        except MeasurementFailed as error:
+            self._failure, self._is_answer, code = error, False, ExitCode.FAILED
+        self._rows = [row for one in self._contests.values() for row in one.rows()]
+        if not code and all(row["engine"] == KVTRAIL for row in self._rows):
+            self._failure = MeasurementFailed("no peer gave a figure: see the sentences above.")
+        return ExitCode.FAILED if self._failure else code
+
+    def print_answer(self) -> None:
+        is_cut = ["The run was interrupted before its end."] * self._is_interrupted
+        self._notes += self._late() + is_cut
+        self._notes += [
+            f"{engine} on {workload} is left out: {reason}"
+            for one in self._contests.values()
+            for (workload, engine), reason in one.left_out().items()
+        ]
+        print_sentences(self._console, self._notes, "yellow")
+        self._record.notes += [*self._absent, *self._notes]
+        self._record.samples = [one.sample() for one in self._contests.values()]
+        if not self._rows:
+            self.end(ExitCode.FAILED)
+        which = ", ".join(dict.fromkeys(f"{row['model']} {row['dtype']}" for row in self._rows))
+        table = speed_table(self._rows, self._record.title(which))
+        self._files.show(table, rest_table(self._rows))
+        if self._svg is not None:
+            write_text(self._svg, drawn(table))
+
+    def results(self) -> dict[str, Any]:
+        return {"rows": self._rows}
+
+    def end(self, code: ExitCode) -> None:
+        """See `Session`; raises Interrupted, or MeasurementFailed where it failed."""
+        if self._is_interrupted:
+            raise self._interruption("kept")
+        if self._failure is not None:
+            raise self._failure
+        super().end(code)
 
 
 def speed_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:

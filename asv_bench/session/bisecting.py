@@ -26,7 +26,6 @@ from asv_bench.compare.comparison import Headway
 from asv_bench.compare.verdict import Comparison
 from asv_bench.errors import Refused
 from asv_bench.explain.why import why
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.git.trees import FileChange, PartCommits, changes_between
 from asv_bench.measure.log import Logged
@@ -37,8 +36,7 @@ from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.table import percentage
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import MeasuringOptions, Outputs
-from asv_bench.session.session import Session
+from asv_bench.session.session import Judging
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.words import processes_apart
 
@@ -54,7 +52,7 @@ DOING = {
 }
 
 
-class Searching(Session):
+class Searching(Judging):
     """One search for what made a benchmark slower, or faster.
 
     `among` says what is searched, for the record.
@@ -69,9 +67,6 @@ class Searching(Session):
         among: Mapping[str, Any],
         direction: Direction,
         plan: SearchPlan,
-        files: Outputs,
-        how: MeasuringOptions,
-        hosts: FleetOptions | None = None,
     ) -> None:
         self._metric, *self._controls = subject.metrics
         self._benchmark = self._metric.name
@@ -81,7 +76,7 @@ class Searching(Session):
             "direction": str(direction),
             "plan": plan.to_json(),
         }
-        super().__init__("bisect", settings, subject, files, how, hosts)
+        super().__init__("bisect", settings, subject)
         self._direction = direction
         self._plan, self._plan_of_rounds = plan, plan.comparison
         self._pool: Sequence[float] = ()
@@ -114,16 +109,13 @@ class Bisecting(Searching):
         commits: list[Commit],
         direction: Direction,
         plan: SearchPlan,
-        files: Outputs,
-        how: MeasuringOptions,
-        hosts: FleetOptions | None = None,
         *,
         # Those that name the subject, for the command that says why.
         options: Sequence[str] = (),
         is_same: bool = False,  # whether what is measured is the same at both ends
     ) -> None:
         among = {"good": good, "commits": [commit.to_json() for commit in commits]}
-        super().__init__(subject, among, direction, plan, files, how, hosts)
+        super().__init__(subject, among, direction, plan)
         self._options = options
         self._is_same = is_same
         self._why: list[str] = []
@@ -202,7 +194,7 @@ class Bisecting(Searching):
                 on_probe=on_probe,
                 on_confirmed=on_confirmed,
                 # Minutes that the user gave may be used, not those that a job happens to have.
-                spare_s=lambda: (self._limit.left() or 0.0) / 2 if self._how.minutes else 0.0,
+                spare_s=lambda: (self._how.limit.left() or 0.0) / 2 if self._how.minutes else 0.0,
             )
             self.finding = search.run()
         self._stopped = search.stopped
@@ -268,7 +260,7 @@ class Bisecting(Searching):
                     self._subject.cells,
                     sign=1 if is_slower else -1,
                     has_commits=False,
-                    seconds=self._limit.left(),
+                    seconds=self._how.limit.left(),
                 )
                 self._why += [f"{head.short}: {line[0].lower()}{line[1:]}" for line in lines]
 
@@ -322,9 +314,6 @@ class SearchingFiles(Searching):
         ends: Sequence[tuple[str, Commit]],
         direction: Direction,
         plan: SearchPlan,
-        files: Outputs,
-        how: MeasuringOptions,
-        hosts: FleetOptions | None = None,
     ) -> None:
         if subject.labels:
             raise Refused("labels have no files of their own: --files takes commits.")
@@ -339,7 +328,7 @@ class SearchingFiles(Searching):
             "bad": self._bad.to_json(),
             "files": self._labels,
         }
-        super().__init__(subject, among, direction, plan, files, how, hosts)
+        super().__init__(subject, among, direction, plan)
 
     def _find_changes(self, subject: DeclaredSubject) -> tuple[list[FileChange], list[str]]:
         """The changes that matter to what is measured, and how many do not."""

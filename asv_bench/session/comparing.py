@@ -20,7 +20,6 @@ from asv_bench.compare.tables import (
 )
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.why import why
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit
 from asv_bench.measure.log import Logged
 from asv_bench.measure.rounds import Design, two_cells
@@ -31,8 +30,7 @@ from asv_bench.output.issue_text import described, lasting_names, place_of
 from asv_bench.output.progress import Progress
 from asv_bench.output.table import percentage
 from asv_bench.session.exit_codes import GATES, ExitCode, exit_code, gate_text
-from asv_bench.session.options import MeasuringOptions, Outputs
-from asv_bench.session.session import Session
+from asv_bench.session.session import Judging
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.words import processes_apart
 
@@ -125,7 +123,7 @@ def by_gate(
     return conclude
 
 
-class Comparing(Session):
+class Comparing(Judging):
     """A question about commits that comparing them answers."""
 
     def __init__(
@@ -133,9 +131,6 @@ class Comparing(Session):
         subject: DeclaredSubject,
         question: Question,
         plan: ComparisonPlan,
-        files: Outputs,
-        how: MeasuringOptions,
-        hosts: FleetOptions | None = None,
     ) -> None:
         self._question = question
         self._commits = [commit for _, commit in question.given]
@@ -157,7 +152,7 @@ class Comparing(Session):
             "plan": plan.to_json(),
             **question.details,
         }
-        super().__init__(question.command, settings, subject, files, how, hosts)
+        super().__init__(question.command, settings, subject)
 
     def sentence(self) -> str:
         return super().sentence() + self._question.where
@@ -294,7 +289,7 @@ class Comparing(Session):
                 self._head,
                 options,
                 self._subject.cells,
-                seconds=self._limit.left(),
+                seconds=self._how.limit.left(),
             )
 
     def _page(self) -> str:
@@ -318,12 +313,10 @@ class Comparing(Session):
     def results(self) -> dict[str, Any]:
         return {
             "comparisons": [comparison.to_json() for comparison in self._comparisons],
-            "cells": {end: cell.to_json() for end, cell in self._subject.cells.items()},
             "others": self._subject.others,
             "why": self._why,
             "pools": {name: len(pool) for name, pool in self._pools.items()},
             "advice": self._advice(),
-            "interrupted": self._is_interrupted,
             **self._conclusion.results,
         }
 

@@ -19,6 +19,7 @@ from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import STANDARD_OUTPUT, write_text
 from asv_bench.output.record import REPOSITORY, require_places
 from asv_bench.output.table import Table, to_csv
+from asv_bench.session.time_limit import TimeLimit
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import EngineWorkload, OwnSuite
@@ -155,18 +156,7 @@ Minutes = Annotated[
         callback=a_number,
     ),
 ]
-Resume = Annotated[
-    bool | None,
-    _option(
-        "--resume/--fresh",
-        "Go on with what an earlier run of the same command measured, or start over "
-        "(default: go on where it was interrupted, start over where it had its answer).",
-    ),
-]
 RequireGpu = Annotated[bool, _option("--require-gpu", "Fail unless a GPU is measured.")]
-RequireQuiet = Annotated[
-    bool, _option("--require-quiet", "Refuse to measure on a machine with other load.")
-]
 ListBenchmarks = Annotated[
     bool,
     _option(
@@ -190,8 +180,7 @@ class SubjectOptions:
         self,
         command: Sequence[str] | None = None,
         patterns: Sequence[str] | None = None,
-        how: MeasuringOptions | None = None,
-        hosts: FleetOptions | None = None,
+        how: RunningOptions | None = None,
         *,
         near: Sequence[str | None] = (),
     ) -> Choice:
@@ -204,7 +193,7 @@ class SubjectOptions:
             self.axis,
             require_gpu=how is not None and how.require_gpu,
             workload=self.engine_workload(),
-            is_elsewhere=hosts is not None and hosts.address is not None,
+            is_elsewhere=how is not None and how.address is not None,
             near=[name for name in near if name is not None],
         )
 
@@ -248,16 +237,36 @@ class EngineOptions(SubjectOptions):
         return None
 
 
-@dataclass(frozen=True)
-class MeasuringOptions:
-    """How commits are compared."""
+@dataclass
+class RunningOptions(FleetOptions):
+    """How long commits are measured, and where; the time counts from when this was made."""
+
+    resume: Annotated[
+        bool | None,
+        _option(
+            "--resume/--fresh",
+            "Go on with what an earlier run of the same command measured, or start over "
+            "(default: go on where it was interrupted, start over where it had its answer).",
+        ),
+    ] = None
+    minutes: Minutes = None
+    require_quiet: Annotated[
+        bool, _option("--require-quiet", "Refuse to measure on a machine with other load.")
+    ] = False
+    require_gpu = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.limit = TimeLimit.of(self.minutes)
+
+
+@dataclass
+class MeasuringOptions(RunningOptions):
+    """The same, and how commits are compared."""
 
     margin: Margin = 100 * DEFAULT_MARGIN
-    resume: Resume = None
-    minutes: Minutes = None
     anyway: Anyway = False
     require_gpu: RequireGpu = False
-    require_quiet: RequireQuiet = False
 
 
 @dataclass

@@ -7,7 +7,6 @@ from typing import Any
 
 from asv_bench.bisect.finding import Outcome
 from asv_bench.bisect.result_search import ResultFinding, ResultSearch
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Metric, RoundSource
@@ -18,8 +17,7 @@ from asv_bench.output.progress import Progress
 from asv_bench.output.table import Column, Table
 from asv_bench.session.bisecting import BY_OUTCOME
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import MeasuringOptions, Outputs
-from asv_bench.session.session import Session
+from asv_bench.session.session import Judging
 from asv_bench.subjects.declared import DeclaredSubject
 
 _COLUMNS = (
@@ -29,7 +27,7 @@ _COLUMNS = (
 )
 
 
-class BisectingResults(Session):
+class BisectingResults(Judging):
     """One search for the first commit with another result than the good end's."""
 
     finding: ResultFinding | None = None
@@ -41,13 +39,10 @@ class BisectingResults(Session):
         words: tuple[str, str],  # what the user calls the two ends
         good: str,
         commits: list[Commit],
-        files: Outputs,
-        how: MeasuringOptions,
-        hosts: FleetOptions | None = None,
     ) -> None:
         listed = [commit.to_json() for commit in commits]
         settings = {"good": good, "commits": listed, "check": check.name}
-        super().__init__("bisect", settings, subject, files, how, hosts)
+        super().__init__("bisect", settings, subject)
         self._check, self._words, self._good, self._commits = check, words, good, commits
         self._seen: dict[str, str] = {}
 

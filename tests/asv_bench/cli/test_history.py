@@ -14,12 +14,13 @@ from toy_project import ToyProject, git, make_project
 from asv_bench.cli import history as history_module
 from asv_bench.cli.report import build_all_pages
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.history.asv_results import read_ratios, read_results
 from asv_bench.history.histories import Histories
+from asv_bench.history.history_session import MeasuringHistory
 from asv_bench.measure import log
 from asv_bench.output import record
-from asv_bench.session.options import EngineOptions, Outputs
+from asv_bench.session import session
+from asv_bench.session.options import EngineOptions, Outputs, RunningOptions
 from asv_bench.subjects import choose, own_suite
 from asv_bench.subjects.own_suite import OwnSuite
 
@@ -41,7 +42,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
 
 def as_seen(project: ToyProject, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
     monkeypatch.setattr(choose, "REPOSITORY", project.root)
-    monkeypatch.setattr(history_module, "WORKPLACE", project.root)
+    monkeypatch.setattr(session, "WORKPLACE", project.root)
     monkeypatch.setattr(log, "FOLDER", project.root.parent / "lives")
     monkeypatch.setattr(record, "RUNS", project.root / "reports" / "runs")
     monkeypatch.chdir(project.root)
@@ -50,7 +51,7 @@ def as_seen(project: ToyProject, monkeypatch: pytest.MonkeyPatch) -> ToyProject:
 
 def measure(*ranges: str, **options: Any) -> None:
     """`history` of the toy's one figure."""
-    given = {"asked": EngineOptions(), "hosts": FleetOptions(), "files": Outputs(), **options}
+    given = {"asked": EngineOptions(), "how": RunningOptions(), "files": Outputs(), **options}
     history_module.history([*ranges], benchmark=["track_step"], **given)
 
 
@@ -96,11 +97,11 @@ def test_commits_with_the_engine_of_the_one_before_are_not_measured(
     toy.git("commit", "--quiet", "--allow-empty", "--message", "nothing at all")
     measured: list[str] = []
 
-    def note(subject: object, histories: object, commits: list[str], *_: Any, **__: Any) -> None:
-        measured[:] = commits
+    def note(asked: MeasuringHistory) -> None:
+        measured[:] = asked.names()
         raise MeasurementFailed("enough")
 
-    monkeypatch.setattr(history_module, "measure_commits", note)
+    monkeypatch.setattr(MeasuringHistory, "settle", note)
     with pytest.raises(MeasurementFailed):
         measure("HEAD~4..HEAD")
     assert measured == toy.commits[1:3]

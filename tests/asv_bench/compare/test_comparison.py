@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from simulated_pairs import BASE, FIRST_LOOK, HEAD, ScriptedPairs, pair_of, seconds
 
+from asv_bench.compare import noise_pools
 from asv_bench.compare.comparison import (
     MOST_FAILURES,
     CommitComparison,
@@ -269,16 +269,14 @@ def test_the_latest_differences_of_a_benchmark_are_kept(tmp_path: Path) -> None:
 def test_a_pool_knows_from_how_many_sessions_it_comes(tmp_path: Path) -> None:
     record = Record("compare", {})
     pairs = [pair_of(1.0, 1.1, head_first=number % 4 in (1, 2)) for number in range(90)]
-    # What was written before sessions were told apart is one of them.
-    NoisePools(record, tmp_path).path.parent.mkdir(exist_ok=True)
-    NoisePools(record, tmp_path).path.write_text(json.dumps({"a": [0.01] * 40}))
+    NoisePools(record, tmp_path).add({"a": pairs[:40]}, are_same=True)
     for sessions in range(1, 9):
         pool = NoisePools(record, tmp_path).of(["a"])["a"]
-        assert (len(pool), pool.sessions, pool.pair_s) == (40, sessions, float(sessions > 1))
+        assert (len(pool), pool.sessions, pool.pair_s) == (40, sessions, 1.0)
         NoisePools(record, tmp_path).add({"a": pairs[:12]})
     calibrating = NoisePools(record, tmp_path / "calibrated")
-    calibrating.add_same({"a": pairs[:20]})
-    calibrating.add_same({"a": pairs[:30]})
+    calibrating.add({"a": pairs[:20]}, are_same=True)
+    calibrating.add({"a": pairs[:30]}, are_same=True)
     pool = NoisePools(record, tmp_path / "calibrated").of(["a"])["a"]
     assert (len(pool), pool.sessions) == (40, 1)
 
@@ -327,19 +325,35 @@ def test_a_figure_with_few_digits_equals_no_other(
     assert ("too few digits for this margin" in answer.reason) == (verdict is Verdict.INCONCLUSIVE)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"a": [NaN]}', '{"a": ["x"]}', '{"a": 3}'])
-def test_a_file_of_noise_that_is_none_is_named_and_learnt_anew(
-    content: str, tmp_path: Path
+@pytest.mark.parametrize("found", ["[NaN]", '["x"]', "3", None])
+def test_a_line_of_noise_that_is_none_is_named_and_the_others_count(
+    found: str | None, tmp_path: Path
 ) -> None:
     record = Record("compare", {})
     pools = NoisePools(record, tmp_path)
-    pools.add({"a": []})
-    pools.path.write_text(content)
+    pairs = [pair_of(1.0, 1.1, head_first=False)] * 40
+    pools.add({"a": pairs}, are_same=True)
+    line = f'{{"type": "noise", "session": 1, "differences": {{"a": {found}}}}}' if found else "[]"
+    with pools.path.open("a") as file:
+        file.write(f"{line}\n")
     again = NoisePools(record, tmp_path)
-    assert again.of(["a"]) == {}
-    assert str(pools.path) in again.complaints[0]
-    again.add({"a": []})
-    assert json.loads(pools.path.read_text()) == {"a": {"sessions": [], "pair_s": 0.0}}
+    assert again.complaints[0].startswith(f"line 2 of {pools.path} is not ")
+    assert len(again.of(["a"])["a"]) == 40
+
+
+def test_noise_that_no_pool_holds_any_more_is_left_out_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise_pools, "_MOST_LINES", 50)
+    record, pairs = Record("compare", {}), [pair_of(1.0, 1.1, head_first=False)]
+    NoisePools(record, tmp_path).add({"rare": pairs * 40}, are_same=True)
+    pools = NoisePools(record, tmp_path)
+    for _ in range(60):
+        pools.add({"a": pairs}, are_same=True)
+    known = NoisePools(record, tmp_path).of(["rare", "a"])
+    assert len(pools.path.read_text().splitlines()) == 2
+    assert NoisePools(record, tmp_path).of(["rare", "a"]) == known
+    assert {name: len(pool) for name, pool in known.items()} == {"rare": 40, "a": 40}
 
 
 def gpu(clock: float, *events: str) -> GpuConditions:

@@ -21,7 +21,7 @@ from asv_bench.explain.explaining import Explaining
 from asv_bench.explain.explanation import Explanation
 from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit, Repository
-from asv_bench.session.options import Outputs
+from asv_bench.session.options import Outputs, RunningOptions
 from asv_bench.subjects.own_suite import EngineRuns, EngineWorkload
 from tests.explanations import explanation_of, slower
 from tests.fresh_python import ROOT, forked_python, planted
@@ -150,8 +150,8 @@ def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None
     def look(base: Commit, head: Commit, traces: int) -> Explanation:
         ends = [("a", base), ("b", head)]
         effect = slower(is_on_gpu=False)
-        explaining = Explaining(subject, ends, effect, Outputs(), traces)
-        explaining.look()
+        explaining = Explaining(subject, ends, effect, traces)
+        explaining.with_options(Outputs(), RunningOptions()).look()
         return explaining.found
 
     found = look(base, head, 1)

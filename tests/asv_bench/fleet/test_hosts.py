@@ -24,7 +24,6 @@ from asv_bench.fleet.fleet import (
     Fleet,
     FleetHost,
     FleetOptions,
-    hosts_json,
     of_kind,
 )
 from asv_bench.fleet.host import Disturbed, Host, Order, Packed, Told, disturbances
@@ -211,7 +210,7 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once(
     assert fleet.devices == ["two/0"]
     # Where no host is named, the next one is asked.
     assert one_life(fleet, GOOD)["step"].device == "two/0"
-    told = json.loads(json.dumps(hosts_json(fleet)["hosts"]))
+    told = json.loads(json.dumps(fleet.to_json()))
     hosts = msgspec.convert(told, dict[str, record_schema.Host])
     assert [hosts[name].taken_out for name in ("one", "two")] == ["is lost: no route", None]
     # Hosts that the command has ended are not lost.
@@ -220,7 +219,7 @@ def test_a_host_that_does_not_answer_is_taken_out_and_named_once(
     with pytest.raises(DeviceLost):
         one_life(fleet, GOOD, device="one/0")
     assert fleet.warnings == []
-    assert hosts_json(fleet)["hosts"]["one"]["taken_out"] is None
+    assert fleet.to_json()["one"]["taken_out"] is None
 
 
 def test_a_commit_is_unusable_only_if_a_second_host_says_so_too() -> None:

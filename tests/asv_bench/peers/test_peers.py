@@ -33,6 +33,7 @@ BROKEN = "raise RuntimeError('no such architecture')"
 def drivers_and_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a life's own interpreter sees; rounds of an interrupted test are its own."""
     monkeypatch.setattr("asv_bench.measure.log.FOLDER", tmp_path / "kept")
+    monkeypatch.setattr("asv_bench.session.session.WORKPLACE", tmp_path)
     monkeypatch.syspath_prepend(str(Path(lives.__file__).parent))
     monkeypatch.setenv("KVTRAIL_TREE", str(REPOSITORY))
 
@@ -239,6 +240,9 @@ def test_an_interrupted_command_goes_on_with_the_rounds_that_were_over(tmp_path:
     assert isinstance(done.exception, Interrupted)
     assert "1 of 2 rounds are kept. The same command goes on with them: " in str(done.exception)
     assert [row["lives"] for row in told["results"]["rows"]] == [1] * 6
+    assert told["results"]["outcome"] == "interrupted"
+    # What there is by then is shown.
+    assert page.read_text().count("| wide-quick | torch |") == 2
     # A single life has its windows for a range.
     low, high = told["results"]["rows"][-1]["step_ms_range"]
     assert high > low

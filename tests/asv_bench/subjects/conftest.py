@@ -88,7 +88,7 @@ def kvtrail(
     if "asks_for_packages" not in request.fixturenames:
         monkeypatch.setattr(software, "_answer", lambda *_: ([], {}))
     work, scratch = tmp_path / "work", tmp_path / "scratch"
-    for place in ("session.session", "cli.history", "history.histories"):
+    for place in ("session.session", "history.histories"):
         monkeypatch.setattr(f"asv_bench.{place}.WORKPLACE", work)
     for place in ("explain.explanation", "output.record"):
         monkeypatch.setattr(f"asv_bench.{place}.RUNS", tmp_path / "runs")

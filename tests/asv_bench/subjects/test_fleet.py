@@ -138,6 +138,7 @@ def test_kinds_have_series_of_their_own_though_the_command_is_interrupted_and_a_
     hosts = said.record["results"]["hosts"]
     [lost] = [name for name, host in hosts.items() if host["taken_out"]]
     assert f"{lost} is taken out of the fleet, as it is lost" in said.text
+    assert "on GPU" not in said.text
     stored = read_results(kept / "asv").figures
     figures = {(figure.machine, figure.commit): figure for figure in stored}
     commits = toy.git("rev-list", "--reverse", "HEAD~10..HEAD").split()

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.history.histories import Histories
 from asv_bench.measure.lives import Lives
 from asv_bench.measure.samples import Round
+from asv_bench.session.time_limit import TimeLimit
 
 TABLES = """
 [subject]
@@ -213,14 +215,51 @@ def test_a_history_files_what_was_measured_in_time(
 
     monkeypatch.setattr(Lives, "round", late)
     words = ("history", "HEAD~4..HEAD", "--results", str(tmp_path / "k"), "--minutes", "9")
-    said = kvtrail(toy, *words)
+    monkeypatch.setattr("sys.argv", ["kvtrail", *words, "--fresh"])
+    said = kvtrail(toy, *words, "--fresh")
     assert "time is up (--minutes) after 5 of 12 lives, which are filed" in said.text
-    assert said.record["results"]["so_far"] is True
+    # The same command would start over.
+    assert said.text.endswith(f"go on with these lives: kvtrail {shlex.join(words)}")
+    results = said.record["results"]
+    assert (results["so_far"], results["outcome"]) == (True, "good")
     stored = figures_in(tmp_path / "k")["step_ms"].values()
     assert sorted(len(one.samples) for one in stored) == [1, 1, 1, 2]
     assert "going on with 5 lives" in kvtrail(toy, *words).text
     stored = figures_in(tmp_path / "k")["step_ms"].values()
     assert [len(one.samples) for one in stored] == [3, 3, 3, 3]
+
+
+def test_a_history_that_has_no_time_at_all_says_so(
+    history, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimeLimit, "left", lambda _: 0.0)
+    with pytest.raises(NothingMeasured, match="time was up before the first life"):
+        history("HEAD~4..HEAD", 3)
+    assert not (kept / "asv").exists()
+
+
+def test_a_machine_that_is_not_quiet_costs_nothing_that_was_measured(
+    kvtrail, toy: DeclaredRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+    whole = Lives.round
+
+    def interrupted(self: Lives, *cells: Any, **options):
+        begun.append(cells)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return whole(self, *cells, **options)
+
+    words = ("compare", "HEAD~1", "HEAD", "--anyway")
+    with monkeypatch.context() as patch:
+        patch.setattr(Lives, "round", interrupted)
+        assert kvtrail(toy, *words).code == 130
+    busy = SimpleNamespace(sentences=lambda: ["a build runs"])
+    with monkeypatch.context() as patch:
+        patch.setattr("asv_bench.output.record.look_around", lambda _: busy)
+        with pytest.raises(Refused, match="not quiet"):
+            kvtrail(toy, *words, "--require-quiet", "--fresh")
+    assert "going on with 2 pairs" in kvtrail(toy, *words).text
 
 
 def test_what_takes_long_begins_only_with_a_yes(
