@@ -10,11 +10,12 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from asv_bench.compare.checks import first_difference
 from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
 from asv_bench.git.repository import short
 from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Results, read_benchmarks
@@ -49,13 +50,21 @@ class LifeResults:
     dates: Mapping[str, int] = field(default_factory=dict)
     readings: dict[str, dict[str, list[Reading]]] = field(default_factory=dict)
     """By commit, or label, and by metric."""
+    results_of: dict[str, dict[str, list[Reading]]] = field(default_factory=dict)
+    """Of checks for equal results, by check and by commit."""
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
     """By commit: why a life did not give metrics that it should have given."""
 
     def take(self, due: Due, lived: KeptRound) -> None:
-        checks = {one.name for one in self.subject.checks}
+        checks = {one.name: one for one in self.subject.checks}
         for metric, reading in lived.readings[0].items():
-            if metric in checks:
+            check = checks.get(metric)
+            if check is not None and check.check == "equal":
+                self.results_of.setdefault(metric, {}).setdefault(due.commit, []).append(reading)
+                continue
+            if check is not None and (number := check.result(reading.value)) > 0:
+                reading = replace(reading, value=number)
+            elif check is not None:  # of which asv has no series
                 continue
             self.readings.setdefault(due.commit, {}).setdefault(metric, []).append(reading)
         self.failed.setdefault(due.commit, {}).update(lived.failed)
@@ -86,7 +95,7 @@ class LifeResults:
         }
 
     def remarks(self) -> list[str]:
-        found = []
+        found = [sentence for check in self.results_of for sentence in self._changes_of(check)]
         for metric, factors in self.factors().items():
             devices = {one.device for of in self.readings.values() for one in of.get(metric, ())}
             if apart := devices - factors.keys():
@@ -95,6 +104,21 @@ class LifeResults:
                     f"that others have, so what differs between devices looks like a difference "
                     f"between commits; more --rounds tell them apart."
                 )
+        return found
+
+    def _changes_of(self, check: str) -> list[str]:
+        """Where the result of a check is another than before, in the commits' order."""
+        found, before = [], None
+        of_commit = self.results_of[check]
+        for commit in (one for one in self.dates if one in of_commit):
+            seen = list(dict.fromkeys(reading.results for reading in of_commit[commit]))
+            if before is not None and before not in seen:
+                what = first_difference(before, seen[0])
+                found.append(f"{check}: another result from {short(commit)} on, {what}")
+            if len(seen) > 1:
+                what = first_difference(*seen[:2])
+                found.append(f"{check}: unstable result at {short(commit)}, {what}")
+            before = seen[0]
         return found
 
     def file(self) -> Results:
@@ -346,6 +370,12 @@ class MeasuringHistory(Counting):
         return {
             "device_factors": {kind: one.factors() for kind, one in self._of_kind.items()},
             "failed": self._failed,
+            "checks": [
+                {"check": check, "commit": commit, "results": [one.brief().results for one in found]}
+                for kind in self._of_kind.values()
+                for check, of_commit in kind.results_of.items()
+                for commit, found in of_commit.items()
+            ],
         }
 
     def end(self, code: ExitCode) -> None:

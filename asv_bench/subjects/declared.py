@@ -138,11 +138,10 @@ class DeclaredSubject:
             for point in self._points
             for name, table in (preset | text.metrics).items()
         }
-        self.checks = [
-            table.metric(f"{name}{point}")
-            for point in self._points
-            for name, table in text.check.items()
-        ]
+        self._checked = {
+            f"{name}{point}": table for point in self._points for name, table in text.check.items()
+        }
+        self.checks = [table.metric(name) for name, table in self._checked.items()]
         """What is looked at beside figures, in the same lives."""
         # Without any, the wall time at all points.
         declared = self.known[: len(self._declared) or len(self._points)]
@@ -178,12 +177,13 @@ class DeclaredSubject:
     def version(self, metric: str) -> str:
         """What decides what figures of a metric mean: those of two versions do not compare."""
         table = self._declared.get(metric)
+        table = table and msgspec.structs.replace(table, margin=None)
         content = (
             self._words,
             self._text.subject.measure,
             self._text.server and _meaning(self._text.server),
             self._text.client and _meaning(self._text.client),
-            table and _meaning(msgspec.structs.replace(table, margin=None)),
+            (found := table or self._checked.get(metric)) and _meaning(found),
             *filter(None, [self._where]),
         )
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
@@ -337,7 +337,7 @@ class DeclaredSubject:
         """What asv stores of each benchmark, by its name; here a metric is one."""
         same = {"type": "track", "params": [], "param_names": [], "code": ""}
         found: dict[str, dict[str, Any]] = {}
-        for one in self.known:
+        for one in (*self.known, *(check for check in self.checks if check.tolerance)):
             own = {"name": one.name, "unit": one.unit, "better": one.better}
             found[one.name] = {**same, **own, "version": self.version(one.name)}
         return found
