@@ -371,7 +371,11 @@ class MeasuringHistory(Counting):
             "device_factors": {kind: one.factors() for kind, one in self._of_kind.items()},
             "failed": self._failed,
             "checks": [
-                {"check": check, "commit": commit, "results": [one.brief().results for one in found]}
+                {
+                    "check": check,
+                    "commit": commit,
+                    "results": [one.brief().results for one in found],
+                }
                 for kind in self._of_kind.values()
                 for check, of_commit in kind.results_of.items()
                 for commit, found in of_commit.items()
