@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any, TypeVar
@@ -16,10 +15,10 @@ from typing import Any, TypeVar
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.samples import Absence
 from asv_bench.output.stored_json import count, decoded, figure, number, shown
-from asv_bench.subjects.metrics import CheckTable, MetricTable, Requests
+from asv_bench.subjects.metrics import CheckTable, MetricTable
+from asv_bench.subjects.presets import MISSING, PRESETS, at
 
 T = TypeVar("T")
-_INDEX = re.compile("[0-9]{1,9}")
 RESULT_LENGTH = 2**14
 """Characters of a result that are kept; of a longer one a hash of all follows."""
 
@@ -38,6 +37,8 @@ class Figures:
     """Of checks for equal results: as JSON, one for each window."""
     taken: dict[str, float] = field(default_factory=dict)
     """What counts of a metric, where it is not made of its windows."""
+    listed: dict[str, MetricTable] = field(default_factory=dict)
+    """The benchmarks that a preset finds, each of which is a metric."""
     span: tuple[float, float] | None = None
     """When the life measured, in seconds of the monotonic clock; None: all the time."""
 
@@ -93,11 +94,14 @@ class Left:
     result: Path
     """Where it was to leave its JSON: one value, or one on each line, of which the last is
     taken."""
-    said: str  # what it printed
+    said: str = ""  # what it printed
+    preset: str = ""
+    """A name in `PRESETS`: whose benchmarks are metrics whose paths are their names."""
+    name: str = ""  # of the file, where it is no life's
 
     def figures(self, tables: Mapping[str, MetricTable | CheckTable]) -> Figures:
         """The declared metrics and checks, by name."""
-        figures = Figures()
+        figures = Figures(listed=self.listed)
         for name, table in tables.items():
             try:
                 if table.path:
@@ -120,11 +124,14 @@ class Left:
                 figures.absences[name] = Absence(str(error), has_failed)
         return figures
 
-    def served(self, requests: Requests) -> tuple[int | None, int | None]:
+    def served(self) -> tuple[int | None, int | None]:
         """How many requests of a client were completed, and how many failed; None: it says not.
 
         Raises NoFigure where it gives a count that is none.
         """
+        requests = PRESETS[self.preset].requests if self.preset else None
+        if requests is None:
+            return None, None
         try:
             errors = self._at(requests.errors)
         except NoFigure:  # which the metrics tell
@@ -147,44 +154,53 @@ class Left:
 
     def _at(self, path: str) -> list[Any]:
         """The values at a path of keys and indices with dots between; nothing where it is none."""
-        content = self._content
-        found: Any = next(_found(content, path), []) if path else []
+        found: Any = next(iter(self._values(path)), []) if path else []
         return found if isinstance(found, list) else [found]
 
     def _values(self, path: str) -> list[Any]:
         """What stands at a path, as the one value of a list; nothing where it is none."""
-        return list(islice(_found(self._content, path), 1))
+        if path in self._benchmarks:
+            return [self._benchmarks[path][1]]
+        found = at(self.content, path)
+        return [] if found is MISSING else [found]
 
     @cached_property
-    def _content(self) -> Any:
+    def _benchmarks(self) -> dict[str, tuple[MetricTable, list[Any]]]:
+        try:
+            return PRESETS[self.preset].benchmarks(self.content) if self.preset else {}
+        except NoFigure:  # which the metrics tell
+            return {}
+
+    @property
+    def listed(self) -> dict[str, MetricTable]:
+        """The benchmarks that its preset finds in the file."""
+        return {name: table for name, (table, _) in self._benchmarks.items()}
+
+    @cached_property
+    def content(self) -> Any:
+        """The JSON that it left; NoFigure where it is none."""
         if not self.result.is_file():
-            raise _Nothing("it left no file at $KVTRAIL_RESULT.")
+            none = f"{self.name} is no file." if self.name else ""
+            raise _Nothing(none or "it left no file at $KVTRAIL_RESULT.")
         try:
             content = self.result.read_bytes().strip()
         except OSError as error:
-            raise NoFigure(f"$KVTRAIL_RESULT cannot be read: {error.strerror}.") from None
+            name = self.name or "$KVTRAIL_RESULT"
+            raise NoFigure(f"{name} cannot be read: {error.strerror}.") from None
         if not content:
-            raise _Nothing("the file that it left at $KVTRAIL_RESULT is empty.")
+            what = self.name or "the file that it left at $KVTRAIL_RESULT"
+            raise _Nothing(f"{what} is empty.")
         # Lines end at a line feed only: a text within JSON may hold what else ends lines.
-        for part in (content, content.rpartition(b"\n")[2]):
+        lines = content.split(b"\n")
+        is_list = bool(self.preset and PRESETS[self.preset].layouts)
+        for parts in ([content], lines if is_list else lines[-1:]):
             try:
-                return decoded(part, "replace")
+                read = [decoded(part, "replace") for part in parts if part.strip()]
+                return read if parts[1:] else read[0]
             except ValueError as error:
                 reason = error
-        raise NoFigure(f"what it left at $KVTRAIL_RESULT is no JSON: {reason}.")
-
-
-def _found(content: Any, path: str) -> Iterator[Any]:
-    """What is at a path: of keys with dots of their own, the longest that leads there first."""
-    key, _, rest = path.partition(".")
-    if not path:
-        yield content
-    elif isinstance(content, dict):
-        keys = (key for key in content if f"{path}.".startswith(f"{key}."))
-        for key in sorted(keys, key=len, reverse=True):
-            yield from _found(content[key], path[len(key) + 1 :])
-    elif isinstance(content, list) and _INDEX.fullmatch(key) and int(key) < len(content):
-        yield from _found(content[int(key)], rest)
+        what = self.name or "what it left at $KVTRAIL_RESULT"
+        raise NoFigure(f"{what} is no JSON: {reason}.")
 
 
 def _figure(value: Any, table: MetricTable | CheckTable) -> float:

@@ -32,7 +32,6 @@ from asv_bench.subjects.metrics import (
     COLD,
     POINT,
     READY,
-    REQUESTS,
     RSS_GROWTH,
     WARM,
     CheckTable,
@@ -123,6 +122,8 @@ class CommandLife(Life):
     timeout_s: float
     preload: tuple[str, ...] = ()
     in_turns: bool = False
+    preset: str = ""
+    _completed: list[int] = field(default_factory=list, compare=False)
 
     @property
     def as_command(self) -> CommandLife:
@@ -141,7 +142,9 @@ class CommandLife(Life):
             job = Job(command, folder, told, setting.cores, self.preload, is_counted=bool(events))
             is_shared = "," in setting.variables.get("CUDA_VISIBLE_DEVICES", "")
             ended = setting.processes.run(job, self.timeout_s, looks=is_shared)
-            figures = Left(result, ended.said).figures(self.metrics)
+            left = Left(result, ended.said, self.preset)
+            figures = left.figures(self.metrics)
+            _require_served(left, "", self._completed)
         figures.values["wall_s"] = (ended.seconds,)
         figures.values["peak_rss_bytes"] = (float(ended.peak_rss_bytes),)
         figures.values |= ended.by_rank
@@ -166,6 +169,31 @@ def _why_uncounted(error: int) -> str:
         "the kernel counts none here, as in a virtual machine that hides the CPU's counters; "
         "cpu_s is the nearest that it tells."
     )
+
+
+def _require_served(left: Left, where: str, before: list[int]) -> None:
+    """Raise LifeFailed where a client says that requests failed: its figures lack them.
+
+    `before` are the numbers of requests that runs at the same point completed, where it does not
+    say how many there were.
+    """
+    try:
+        completed, failed = left.served()
+    except NoFigure as error:
+        raise LifeFailed(f"the client{where}: {error}") from None
+    words = last_words(left.said)
+    if failed:
+        total = "" if completed is None else f" of {failed + completed}"
+        raise LifeFailed(f"{failed}{total} requests failed{where}: {words}")
+    if completed is None:
+        return
+    if failed is None:
+        # What it asks for is the same each time.
+        before.append(completed)
+    most = max(before, default=0)
+    if completed == 0 or (failed is None and completed < most):
+        other = f", and {most} in another" if most else ""
+        raise LifeFailed(f"{completed} requests were completed{where}{other}: {words}")
 
 
 @dataclass(frozen=True)
@@ -291,40 +319,13 @@ class ServerLife(Life):
             cpu_seconds = _cpu_seconds(server.process) - before
             if server.has_ended():
                 raise LifeFailed(f"the server died in {what}: {server.failure()}")
-            left = Left(result, ended.said)
+            left = Left(result, ended.said, self.client.preset)
             figures = left.figures(self.metrics)
-            self._require_served(left, what, self._completed.setdefault(point, []))
+            _require_served(left, f" in {what}", self._completed.setdefault(point, []))
         figures.values["wall_s"] = (ended.seconds,)
         if cpu_seconds > 0:
             figures.values["cpu_s"] = (cpu_seconds,)
         return figures
-
-    def _require_served(self, left: Left, what: str, before: list[int]) -> None:
-        """Raise LifeFailed where a client says that requests failed: its figures lack them.
-
-        `before` are the numbers of requests that runs at the same point completed, where it does
-        not say how many there were.
-        """
-        requests = REQUESTS.get(self.client.preset)
-        if requests is None:
-            return
-        try:
-            completed, failed = left.served(requests)
-        except NoFigure as error:
-            raise LifeFailed(f"the client in {what}: {error}") from None
-        words = last_words(left.said)
-        if failed:
-            total = "" if completed is None else f" of {failed + completed}"
-            raise LifeFailed(f"{failed}{total} requests failed in {what}: {words}")
-        if completed is None:
-            return
-        if failed is None:
-            # What it asks for is the same each time.
-            before.append(completed)
-        most = max(before, default=0)
-        if completed == 0 or (failed is None and completed < most):
-            other = f", and {most} in another" if most else ""
-            raise LifeFailed(f"{completed} requests were completed in {what}{other}: {words}")
 
     def _until_ready(self, server: Started, address: _Address) -> float:
         """Seconds from the server's start until it is ready."""

@@ -27,6 +27,7 @@ from asv_bench.output.progress import doing
 from asv_bench.process.environment import TRIAL_VARIABLE, measured_threads
 from asv_bench.process.gpu import GpuConditions, GpuWatch, chosen_gpus
 from asv_bench.stats.paired import undisturbed
+from asv_bench.subjects.metrics import MetricTable
 from asv_bench.subjects.subject_file import SubjectTable
 
 HOST = "host"
@@ -172,6 +173,8 @@ class Lives:
         self._looked: dict[str, int] = {}
         self.cells: dict[str, Software] = {}
         self.others: dict[str, dict[str, list[float]]] = {}
+        self.listed: dict[str, MetricTable] = {}
+        """The benchmarks that a preset found in first lives."""
 
     def stop(self) -> None:
         """See `RoundSource`; nothing is measured from then on."""
@@ -376,6 +379,7 @@ class Lives:
                 self._watched[commit] = watched
                 self._look(commit, laid, place)
         with self._lock:
+            self.listed |= figures.listed
             if self._repeats is None and WALL in figures.values:
                 # Settled by the first commit and kept: both halves of a pair are measured alike.
                 self._repeats = repeats_for(figures.values[WALL][0])

@@ -16,27 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asv_bench.errors import NothingSelected, Refused
+from asv_bench.errors import MeasurementFailed, NothingMeasured, NothingSelected, Refused
 from asv_bench.git.repository import Commit, NoRepository, Repository
 from asv_bench.measure.life import CommandLife, Life, ServerLife, Work
 from asv_bench.measure.lives import HOST, WALL, Lives, Place, places
 from asv_bench.measure.processes import Processes
-from asv_bench.measure.samples import Metric, RoundSource
+from asv_bench.measure.samples import CommitUnusable, Metric, RoundSource
 from asv_bench.measure.software import Software
 from asv_bench.measure.trees import SUBJECT, Laid, Trees
+from asv_bench.output.console import make_console
+from asv_bench.output.progress import Progress
 from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Commits, Labels, place_of
 from asv_bench.subjects.metrics import (
     ASKED_FOR,
     BUILT_IN,
     OF_WINDOWS,
-    PRESETS,
     READY,
     RSS_GROWTH,
     CheckTable,
     MetricTable,
 )
 from asv_bench.subjects.pinned import Pinned
+from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.subject_file import ClientTable, SubjectFile, SubjectTable, SubjectText
 
 if TYPE_CHECKING:
@@ -129,9 +131,11 @@ class DeclaredSubject:
         text = SubjectText(SubjectTable(name=name, measure=line))
         return cls(root, text, command=() if is_line else tuple(command))
 
-    def _declare(self, text: SubjectText) -> None:
-        self._text = text
-        preset = PRESETS[text.client.preset] if text.client and text.client.preset else {}
+    def _declare(self, text: SubjectText, listed: dict[str, MetricTable] | None = None) -> None:
+        """Take tables, and the benchmarks that a file of the preset listed."""
+        self._text, self._is_listed = text, listed is not None
+        self._preset = text.client.preset if text.client else text.subject.preset
+        preset = listed or (PRESETS[self._preset].metrics if self._preset else {})
         self._left: dict[str, MetricTable | CheckTable] = {**preset, **text.metrics, **text.check}
         self._declared = {
             f"{name}{point}": table
@@ -253,11 +257,32 @@ class DeclaredSubject:
         number or UUID with commas between, or "all". Raises Refused where there is no such metric
         or device.
         """
-        self.choose_metrics(patterns)
         self._places = places(self._text.subject, devices)
+        self.choose_metrics(patterns)
+
+    def _list_benchmarks(self) -> None:
+        """Let a life of the newest commit that can be measured show what its preset finds."""
+        newest = self.labels[-1:] or ["HEAD"]
+        for cell in map(self.resolve, reversed(self.near or newest)):
+            processes = Processes()
+            lives = Lives(self.work, self._here(), self._laying(processes), processes)
+            nothing = f"{cell.short} left nothing at $KVTRAIL_RESULT that {self._preset} writes."
+            failure: MeasurementFailed = NothingMeasured(nothing)
+            try:
+                with Progress(make_console(stderr=True), f"listing benchmarks with {cell.short}"):
+                    lives.prepare(cell.hash)
+            except CommitUnusable as error:
+                failure = NothingMeasured(str(error)) if error.is_lacking else error
+            finally:
+                processes.stop()
+            if lives.listed:
+                return self._declare(self._text, lives.listed)
+        raise failure
 
     def choose_metrics(self, patterns: Sequence[str]) -> None:
         """Compare other metrics than the declared ones; Refused as in `choose`."""
+        if self._preset and PRESETS[self._preset].layouts and not self._is_listed:
+            self._list_benchmarks()
         if patterns:
             found = []
             for metric in self.known:
@@ -373,7 +398,8 @@ class DeclaredSubject:
         if server is not None and client is not None:
             return ServerLife(server, client, self._left, table.timeout_s)
         words = self._started
-        return CommandLife(words, self._left, table.timeout_s, table.preload, table.turns)
+        how = table.timeout_s, table.preload, table.turns, table.preset
+        return CommandLife(words, self._left, *how)
 
     @property
     def _started(self) -> str | tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -99,19 +98,3 @@ class Requests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     asked: tuple[str, ...] = ()
     errors: str = ""  # the path of a list with a text, or an object, for each failure
     printed: str = ""  # a regular expression for the number of requests that the client prints
-
-
-class _Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client leaves."""
-
-    metrics: dict[str, MetricTable]
-    requests: Requests
-
-
-_CLIENTS = msgspec.toml.decode(
-    Path(__file__).with_name("presets.toml").read_bytes(), type=dict[str, _Preset]
-)
-PRESETS = {name: client.metrics for name, client in _CLIENTS.items()}
-"""Where the clients that people use leave their figures, by the `preset` of `[client]`."""
-REQUESTS = {name: client.requests for name, client in _CLIENTS.items()}
-"""Where they say what became of requests."""

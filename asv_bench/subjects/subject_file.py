@@ -17,12 +17,12 @@ from asv_bench.subjects import toml_values as toml
 from asv_bench.subjects.metrics import (
     BUILT_IN,
     POINT,
-    PRESETS,
     READY,
     RSS_GROWTH,
     CheckTable,
     MetricTable,
 )
+from asv_bench.subjects.presets import PRESETS
 
 FILE_NAME = "kvtrail.toml"
 
@@ -60,8 +60,12 @@ class SubjectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     turns: bool = False
     """Whether the two lives of a pair run at the same time and take turns, as $KVTRAIL_TURNS
     says."""
+    preset: str = ""
+    """What leaves its file at $KVTRAIL_RESULT, so that figures need no tables of their own."""
 
     def __post_init__(self) -> None:
+        if self.preset and self.preset not in PRESETS:
+            raise ValueError(f"preset is {self.preset!r}; there are {', '.join(PRESETS)}")
         if self.preload and PythonCommand.of(self.measure, {}) is None:
             raise ValueError(
                 f"preload needs measure to start one script or module of Python, as in `python "
@@ -151,8 +155,9 @@ class ClientTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.points and filled(self.run, {POINT: ""}) == self.run:
             raise ValueError("points need a run that holds $KVTRAIL_POINT, where each is put")
-        if self.preset and self.preset not in PRESETS:
-            raise ValueError(f"preset is {self.preset!r}; there are {', '.join(PRESETS)}")
+        clients = [name for name, one in PRESETS.items() if one.requests]
+        if self.preset and self.preset not in clients:
+            raise ValueError(f"preset is {self.preset!r}; there are {', '.join(clients)}")
 
 
 class AxisTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -197,6 +202,8 @@ class SubjectText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("run in [client] holds $KVTRAIL_POINT, and there are no points")
         if bool(self.subject.measure.strip()) == bool(self.server):
             raise ValueError("give either measure in [subject], or [server] and [client]")
+        if self.subject.preset and self.server:
+            raise ValueError("a client's preset stands in [client]; [subject] has that of measure")
         if self.subject.turns and not (self.metrics and self.subject.measure.strip()):
             raise ValueError("turns needs measure, and metrics, of which a life gives the windows")
         built_in = {one.name for one in (*BUILT_IN, READY, RSS_GROWTH)}
@@ -204,8 +211,9 @@ class SubjectText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"{min(taken)} is measured of every subject; call the metric otherwise"
             )
-        preset = PRESETS[self.client.preset] if self.client and self.client.preset else {}
-        if taken := self.check.keys() & (self.metrics.keys() | preset.keys()):
+        preset = self.client.preset if self.client else self.subject.preset
+        known = self.metrics | (PRESETS[preset].metrics if preset else {})
+        if taken := self.check.keys() & known.keys():
             raise ValueError(f"{min(taken)} is a metric already; call the check otherwise")
 
 

@@ -15,7 +15,8 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 from asv_bench.subjects import subject_file as tables
-from asv_bench.subjects.metrics import PRESETS, CheckTable, MetricTable
+from asv_bench.subjects.metrics import CheckTable, MetricTable
+from asv_bench.subjects.presets import PRESETS
 
 TABLES = (
     tables.SubjectTable,
@@ -35,14 +36,21 @@ def markdown() -> str:
 
 
 def presets_markdown() -> str:
-    """A table of the metrics of each preset."""
-    rows = ["| preset | metric | place in the client's JSON | unit | better |"]
+    """A table of the metrics of each preset, and of what it finds in a file of benchmarks."""
+    rows = ["| preset | metric | place in the JSON | unit | better |"]
     rows.append("| --- | --- | --- | --- | --- |")
-    for preset, places in PRESETS.items():
-        for name, place in places.items():
-            rows.append(
-                f"| `{preset}` | `{name}` | `{place.path}` | {place.unit} | {place.better} |"
-            )
+    for preset, known in PRESETS.items():
+        for name, place in known.metrics.items():
+            row = f"`{name}` | `{place.path}` | {place.unit} | {place.better}"
+            rows.append(f"| `{preset}` | {row} |")
+        for layout in known.layouts:
+            name = "".join(f"{before}`{path}`" for before, path in layout.name.items())
+            kind = f" where `{layout.only[0]}` is {layout.only[1]}" if layout.only[0] else ""
+            each = f"each of `{layout.each}`" if layout.each else "each object"
+            unit = f"`{layout.unit_at}`" if layout.unit_at else layout.unit
+            places = " or ".join(f"`{path}`" for path in layout.values)
+            row = f"{name} of {each}{kind} | {places} | {unit} | {layout.better}"
+            rows.append(f"| `{preset}` | {row} |")
     return "\n".join(rows)
 
 

@@ -11,7 +11,7 @@ from documents import blocks, documents, name_of
 
 import subject_tables
 from asv_bench.history.standing import AcknowledgedFile
-from asv_bench.subjects.metrics import PRESETS
+from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.subject_file import SubjectText
 
 FILES = [
@@ -49,5 +49,6 @@ def test_every_table_and_key_has_a_meaning() -> None:
 
 def test_every_metric_of_every_preset_is_named() -> None:
     text = subject_tables.presets_markdown()
-    for preset, places in PRESETS.items():
-        assert all(f"| `{preset}` | `{name}` |" in text for name in places)
+    for preset, known in PRESETS.items():
+        assert all(f"| `{preset}` | `{name}` |" in text for name in known.metrics)
+        assert text.count(f"| `{preset}` |") == len(known.metrics) + len(known.layouts)
