@@ -20,7 +20,7 @@ from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile
 _TEXT = """\
 # What kvtrail measures in this repository: `kvtrail compare HEAD~1 HEAD` reads it.
 # Every key is described in the reference "kvtrail.toml" of kvtrail's documentation.
-
+{suites}
 [subject]
 name = {name}
 # Once for each commit, in its files; what it makes goes to $KVTRAIL_OUT, and is kept.
@@ -28,6 +28,9 @@ name = {name}
 {setup}
 # One life: a fresh process in the commit's files; wall and CPU time and memory are measured.
 measure = {measure}
+# What leaves its file at $KVTRAIL_RESULT, such as pyperf, hyperfine or google-benchmark: each
+# benchmark in it is a metric.
+{preset}
 timeout_s = 600
 # Where others use the cores as well, compare CPU time: `kvtrail compare HEAD~1 HEAD --metric cpu_s`
 # GPUs that a life needs; 0: it sees none. Without the key it sees what you see.
@@ -77,6 +80,17 @@ _BUILDS = {
     "Makefile": "make",
 }
 """How commits are built where such a file lies, the first that does."""
+_PRESETS = {
+    "pytest-benchmark": (
+        re.compile(r"def test\w*\([^)]*\bbenchmark\b"),
+        "python -m pytest -q --benchmark-only --benchmark-json=$KVTRAIL_RESULT",
+    ),
+    "pyperf": (
+        re.compile(r"^[ \t]*(?:import|from) pyperf\b", re.MULTILINE),
+        "python {} --quiet --processes 3 --output $KVTRAIL_RESULT",
+    ),
+}
+"""What scripts hold that measure with a program of that preset, and how they are run."""
 _BENCHMARK = re.compile(
     r"(?!(?:.*/)?(?:[_.]|conftest|setup|test_))"
     r"(?:[^/]*bench[^/]*|bench[^/]*/[^/]+)(?<!_test)\.(?:py|sh)"
@@ -114,12 +128,19 @@ def init() -> None:
 def _beginning(root: Path) -> str:
     """The text of a `kvtrail.toml` that measures what a repository seems to measure itself."""
     setup = next((_BUILDS[name] for name in _BUILDS if (root / name).is_file()), "")
-    script = _script(root)
+    preset, scripts = _of_preset(root)
+    script = None if scripts else _script(root)
     measure = "python -c 'sum(range(10**7))'"
+    if preset == "pyperf":
+        measure = _PRESETS[preset][1].format(shlex.quote(scripts[0]))
+    elif scripts:
+        measure = f"{_PRESETS[preset][1]} {shlex.join(scripts)}"
     if script is not None:
         program = "python" if script.suffix == ".py" else "sh"
         measure = shlex.join([program, f"./{script}" if str(script)[0] == "-" else str(script)])
+    suites = [shlex.quote(str(one.relative_to(root))) for one in suites_in(root)]
     return _TEXT.format(
+        suites="".join(f"# --subject {one} measures the asv suite in it.\n" for one in suites),
         name=_in_toml(re.sub(r"[^\w.-]+", "-", root.name).strip(".-") or "subject"),
         setup=f"setup = {_in_toml(setup)}" if setup else '# setup = "make"',
         measure=_in_toml(measure),
@@ -127,22 +148,37 @@ def _beginning(root: Path) -> str:
         env='env = { PYTHONPATH = "$KVTRAIL_OUT" }'
         if setup == _PIP
         else '# env = { OMP_NUM_THREADS = "1" }',
-        pinned=f"pinned = [{_in_toml(str(script))}]" if script else '# pinned = ["bench.py"]',
+        preset=f"preset = {_in_toml(preset)}" if preset else '# preset = "pytest-benchmark"',
+        pinned=f"pinned = [{', '.join(map(_in_toml, pinned))}]"
+        if (pinned := [str(script)] if script else scripts)
+        else '# pinned = ["bench.py"]',
     )
+
+
+def _of_preset(root: Path) -> tuple[str, list[str]]:
+    """The preset whose program a repository seems to measure with, and the scripts of that."""
+    paths = [path for path in _files(root) if re.search(r"(bench|test|perf)[^/]*\.py\Z", path)]
+    texts = {path: (root / path).read_text("utf-8", errors="replace") for path in paths}
+    for preset, (holds, _) in _PRESETS.items():
+        if found := [path for path, text in texts.items() if holds.search(text)]:
+            return preset, found[:1] if preset == "pyperf" else found
+    return "", []
+
+
+def _files(root: Path) -> list[str]:
+    """The files that git knows or would add, but for links and names of odd characters."""
+    return [
+        path
+        for path in Repository(root).names("ls-files", "-z", "-co", "--exclude-standard")
+        if path.isprintable() and (root / path).is_file() and not (root / path).is_symlink()
+    ]
 
 
 def _script(root: Path) -> PurePosixPath | None:
     """The script that seems to measure, of the files that git knows or would add."""
     # Scripts in a folder may be the benchmarks of an asv suite.
     deepest = 1 if suites_in(root) else 2
-    found = [
-        PurePosixPath(path)
-        for path in Repository(root).names("ls-files", "-z", "-co", "--exclude-standard")
-        if _BENCHMARK.fullmatch(path)
-        and path.isprintable()
-        and (root / path).is_file()
-        and not (root / path).is_symlink()
-    ]
+    found = [PurePosixPath(path) for path in _files(root) if _BENCHMARK.fullmatch(path)]
     return min(
         (one for one in found if len(one.parts) <= deepest),
         key=lambda one: (len(one.parts), "bench" not in one.name, str(one)),

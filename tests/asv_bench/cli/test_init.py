@@ -49,6 +49,40 @@ def test_the_script_that_measures_is_found(tmp_path: Path, begun) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "preset", "measure"),
+    [
+        (
+            "tests/test speed.py",
+            "def test_sum(benchmark):\n    benchmark(sum, [1])\n",
+            "pytest-benchmark",
+            "python -m pytest -q --benchmark-only --benchmark-json=$KVTRAIL_RESULT "
+            "'tests/test speed.py'",
+        ),
+        (
+            "perf/bench_sum.py",
+            "import pyperf\npyperf.Runner().timeit('sum', 'sum([1])')\n",
+            "pyperf",
+            "python perf/bench_sum.py --quiet --processes 3 --output $KVTRAIL_RESULT",
+        ),
+        ("tests/test_sum.py", "def test_sum(other):\n    pass\n", "", "sh bench.sh"),
+    ],
+)
+def test_a_program_that_measures_already_is_found(
+    tmp_path: Path, begun, name: str, text: str, preset: str, measure: str
+) -> None:
+    toy = ToyRepository.make(tmp_path / "toy")
+    (toy.root / name).parent.mkdir(exist_ok=True)
+    (toy.root / name).write_text(text)
+    (toy.root / "asv.conf.json").touch()
+    content, _ = begun(toy.root)
+    assert (content.subject.preset, content.subject.measure) == (preset, measure)
+    assert content.subject.pinned == ((name,) if preset else ("bench.sh",))
+    assert "# --subject asv.conf.json measures the asv suite" in (
+        toy.root / "kvtrail.toml"
+    ).read_text("utf-8")
+
+
+@pytest.mark.parametrize(
     "name", ["bench'.py", 'bench".py', "bench\\n.py", "bench$HOME.py", "-bench.py", "bench;`id`.py"]
 )
 def test_an_odd_name_stays_one_word_of_the_shell_and_one_string_of_the_file(
