@@ -19,6 +19,8 @@ from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.output.record import IS_CHECKOUT
 from asv_bench.session.exit_codes import exit_codes_text
 
+BETWEEN = "\0--"
+"""What judge finds between its two sides, as options may stand behind them."""
 COMMITS = "Compare commits"
 RESULTS = "Keep a history"
 ENGINE = "Measure kvtrail's engine"
@@ -37,6 +39,10 @@ EXAMPLES = {
     "explain": ("explain HEAD~1 HEAD", "explain v1.2 HEAD --traces 3"),
     "fixed": ("fixed 4f0c1d2", "fixed 4f0c1d2^ 4f0c1d2 . -- python bench.py"),
     "swap": ("swap v1.2 HEAD torch-2.10 torch-2.11",),
+    "judge": (
+        "judge before/*.json -- after/*.json",
+        "judge a1.json a2.json a3.json -- b1.json b2.json b3.json --metric step=step_ms:ms",
+    ),
     "calibrate": ("calibrate -- python bench.py", "calibrate --minutes 30 --planted 5,10"),
     "init": ("init",),
     "history": ("history v1.2..HEAD", "history v1.2..HEAD --steps 20 --rounds 5"),
@@ -119,6 +125,8 @@ class _Verb(TyperCommand):
                 f"{self.name}`. In a repository of your own, `kvtrail init` begins the file "
                 f"that compare, bisect and history measure by."
             )
+        if self.name == "judge":
+            args = [BETWEEN if word == "--" else word for word in args]
         return super().parse_args(ctx, args)
 
 
@@ -168,6 +176,7 @@ COMMANDS = (
     Command("explain", "cli.explain:explain", COMMITS, is_for_any=True),
     Command("fixed", "cli.fixed:fixed", COMMITS, is_for_any=True),
     Command("swap", "cli.swap:swap", COMMITS, is_for_any=True),
+    Command("judge", "cli.judge:judge", COMMITS, is_for_any=True),
     Command("calibrate", "cli.calibrate:calibrate", COMMITS, is_for_any=True),
     Command("init", "cli.init:init", COMMITS, is_for_any=True),
     Command("history", "cli.history:history", RESULTS, is_for_any=True),

@@ -74,10 +74,26 @@ def with_pairs(
     """
     if not pairs:
         return answer
-    entry = evidence or weigh(pairs, plan)
+    sides = [one.base.value for one in pairs], [one.head.value for one in pairs]
+    entry, is_inverted = evidence or weigh(pairs, plan), pairs[0].higher_is_better
+    used = sum(pair.base.pairs for pair in pairs)
+    starts = len(pairs) if used > len(pairs) else None
+    answer = replace(answer, pairs_used=used, starts_used=starts)
+    return with_evidence(answer, entry, *sides, is_inverted=is_inverted)
+
+
+def with_evidence(
+    answer: Comparison,
+    entry: Evidence,
+    base: Sequence[float],
+    head: Sequence[float],
+    *,
+    is_inverted: bool,
+) -> Comparison:
+    """The same with the figures of both ends; inverted, the more of them the better."""
     effect, low, high = map(float, (entry.effect, *entry.interval))
     interval = low, high
-    if pairs[0].higher_is_better:
+    if is_inverted:
         # The metric's own change: a fall of what should be high.
         effect, interval = _inverse(effect), (_inverse(high), _inverse(low))
     return replace(
@@ -88,10 +104,8 @@ def with_pairs(
         test=str(entry.test),
         p=min(1.0, 2 * float(entry.p)),
         equivalence_p=float(entry.equivalence_p),
-        pairs_used=(used := sum(pair.base.pairs for pair in pairs)),
-        starts_used=len(pairs) if used > len(pairs) else None,
-        base_value=statistics.median(pair.base.value for pair in pairs),
-        head_value=statistics.median(pair.head.value for pair in pairs),
+        base_value=statistics.median(base),
+        head_value=statistics.median(head),
     )
 
 

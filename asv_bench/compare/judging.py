@@ -20,6 +20,7 @@ from asv_bench.output.table import percentage
 from asv_bench.stats import paired
 from asv_bench.stats.families import rejected_in_turns
 from asv_bench.stats.paired import Bools, Floats
+from asv_bench.stats.unpaired import unpaired_p, unpaired_shift
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,11 @@ def weigh_costs(
 ) -> Evidence:
     """The same from logarithms of costs, of many comparisons at once."""
     margin = math.log1p(plan.margin)
-    low, high, confidence = paired.shift_interval(head - base, plan.confidence)
-    shift = paired.hodges_lehmann(head - base)
+    if test is Criterion.UNPAIRED:
+        shift, low, high, confidence = unpaired_shift(base, head, plan.confidence)
+    else:
+        low, high, confidence = paired.shift_interval(head - base, plan.confidence)
+        shift = paired.hodges_lehmann(head - base)
     if test is Criterion.POOLED and pool.shape[-1] == paired.POOL_SIZE:
         # The range of so few pairs says little of how far off their centre may be.
         half = paired.POOL_HALF_WIDTH * pool.std(axis=-1) / math.sqrt(base.shape[-1])
@@ -219,12 +223,14 @@ def why_open(evidence: Evidence, number: int, plan: ComparisonPlan) -> str:
     `evidence` is of one comparison.
     """
     level = plan.equivalence_level(number)
+    is_unpaired = evidence.test is Criterion.UNPAIRED
+    used = f"{evidence.pairs} {'files a side' if is_unpaired else 'pairs'}"
     low, high = (abs(math.log1p(float(bound))) for bound in evidence.interval)
     if max(low, high) > math.log1p(plan.margin):
-        if not evidence.are_apart or evidence.p < 1:
+        if not evidence.are_apart or (evidence.p < 1 and not is_unpaired):
             return ""
         return (
-            f"the two do not overlap, but after {evidence.pairs} pairs only a gap that is wide "
+            f"the two do not overlap, but after {used} only a gap that is wide "
             f"beside what either side scatters would tell them apart"
         )
     if max(low, high) + evidence.digit > math.log1p(plan.margin):
@@ -236,7 +242,7 @@ def why_open(evidence: Evidence, number: int, plan: ComparisonPlan) -> str:
     if evidence.equivalence_p > level:
         return (
             f"the interval lies within the margin of {100 * plan.margin:g} %, and to be called "
-            f"equivalent after {evidence.pairs} pairs asks for more: p "
+            f"equivalent after {used} asks for more: p "
             f"{float(evidence.equivalence_p):.2g} in place of {level:.2g} at most"
         )
     return ""
@@ -255,3 +261,5 @@ def _p_values(test: Criterion, base: Floats, head: Floats, pool: Floats, own: Fl
             return paired.guarded_rank_sum_p(base, head)
         case Criterion.LOCATION:
             return paired.location_p(head - base, "greater")
+        case Criterion.UNPAIRED:
+            return unpaired_p(base, head)

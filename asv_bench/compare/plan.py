@@ -17,12 +17,13 @@ QUICK_PAIRS = 12
 
 
 class Criterion(StrEnum):
-    """The one-sided test that a look applies (`stats.paired`)."""
+    """The one-sided test that a look applies (`stats.paired`, `stats.unpaired`)."""
 
     POOLED = "pooled ranks"
     SEPARATION = "separation"
     RANK_SUM = "rank sum"
     LOCATION = "signed ranks and signs"
+    UNPAIRED = "ranks and Welch"
 
     def least_p(self, pairs: int) -> float:
         """The smallest p-value that so many pairs can give."""
@@ -35,6 +36,8 @@ class Criterion(StrEnum):
                 return float(paired.rank_sum_tails(pairs, pairs)[-1])
             case Criterion.LOCATION:
                 return 2.0**-pairs
+            case Criterion.UNPAIRED:
+                return 0.0
 
 
 @dataclass(frozen=True, slots=True)

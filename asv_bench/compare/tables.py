@@ -63,18 +63,23 @@ def comparison_table(
         used = str(one.pairs_used)
         used += f" (+{one.pairs_discarded} discarded)" if one.pairs_discarded else ""
         used += f", {one.starts_used} starts" if one.starts_used else ""
+        used = "{} + {} files".format(*one.files) if one.files else used
         pairs = Cell((one.pairs_used, one.pairs_discarded), text=used)
         rows.append(
             (one.benchmark, verdict, one.effect, one.interval, *values, pairs, one.p, one.unit)
         )
-    is_judged = any(one.verdict.is_clear or one.pairs_used for one in comparisons)
+    is_judged = any(one.verdict.is_clear or one.pairs_used or one.files for one in comparisons)
     words = {one.word for one in comparisons if one.verdict in (Verdict.SLOWER, Verdict.FASTER)}
     names = [one.benchmark for one in comparisons]
     margins = {name: margin for name, margin in margins.items() if name in names}
-    return Table(COLUMNS, rows, title, _definition(plan, margins, words) if is_judged else "")
+    enough = "four files a side" if any(one.files for one in comparisons) else "six pairs"
+    caption = _definition(plan, margins, words, enough) if is_judged else ""
+    return Table(COLUMNS, rows, title, caption)
 
 
-def _definition(plan: ComparisonPlan, margins: Mapping[str, float], words: Collection[str]) -> str:
+def _definition(
+    plan: ComparisonPlan, margins: Mapping[str, float], words: Collection[str], enough: str
+) -> str:
     """What the verdicts mean under this plan; `words` are what slower and faster are called."""
     plain = [str(Verdict.SLOWER), str(Verdict.FASTER)]
     others = sorted({*words}.difference(plain))
@@ -82,10 +87,10 @@ def _definition(plan: ComparisonPlan, margins: Mapping[str, float], words: Colle
     own = ", ".join(f"{100 * margin:g} % of {name}" for name, margin in margins.items())
     instead = f" Margins of their own: {own}." if own else ""
     return (
-        f"{', '.join(shown)}: the change is real ({1000 * plan.alpha:g} in 1,000 comparisons "
+        f"{', '.join(shown)}: the change is real ({1000 * plan.alpha:.3g} in 1,000 comparisons "
         f"without one would say so, again at each rerun) and about {100 * plan.minimum_effect:g} % "
         f"or more. equivalent: a typical process is shown to be within {100 * plan.margin:g} %. "
-        f"Intervals are of {percentage(plan.confidence, 0)} confidence where there are six pairs "
+        f"Intervals are of {percentage(plan.confidence, 0)} confidence where there are {enough} "
         f"or more.{instead}"
     )
 

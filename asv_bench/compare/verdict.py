@@ -84,6 +84,7 @@ class Comparison:
     head_value: float | None = None
     reason: str = ""  # a sentence where the verdict needs one
     unit: str = ""  # of the figures; "" where it is not known
+    files: tuple[int, int] | None = None  # of base and head, where nothing pairs them
     control: bool = False  # whether it is of a metric that no change can move
 
     @property

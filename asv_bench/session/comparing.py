@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rich.console import Console
+
 from asv_bench.compare.advice import advice, beside_cpu, estimate_text
 from asv_bench.compare.checks import CheckAnswer, in_words
 from asv_bench.compare.comparison import CommitComparison, Headway
@@ -28,7 +30,7 @@ from asv_bench.measure.software import differences
 from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
 from asv_bench.output.issue_text import described, lasting_names, place_of
 from asv_bench.output.progress import Progress
-from asv_bench.output.table import percentage
+from asv_bench.output.table import Table, percentage
 from asv_bench.session.exit_codes import GATES, ExitCode, exit_code, gate_text
 from asv_bench.session.session import Judging
 from asv_bench.subjects.declared import DeclaredSubject
@@ -121,6 +123,15 @@ def by_gate(
         return Conclusion(heading, sentences, code, {"gate": gate_text(gate)})
 
     return conclude
+
+
+def print_verdicts(console: Console, table: Table, comparisons: Sequence[Comparison]) -> None:
+    """Print the table of comparisons and their reasons."""
+    print_table(console, table)
+    for reason in dict.fromkeys(entry.reason for entry in comparisons if entry.reason):
+        whose = [entry.benchmark for entry in comparisons if entry.reason == reason]
+        is_own = len(whose) == 1 < len(comparisons)
+        console.print(f"{whose[0]}: {reason}" if is_own else reason)
 
 
 class Comparing(Judging):
@@ -253,11 +264,7 @@ class Comparing(Judging):
             self._record.warnings.append(sentence)
         margins = self._comparison.margins
         table = comparison_table(self._comparisons, title, self._plan, margins)
-        print_table(self._console, table)
-        for reason in dict.fromkeys(entry.reason for entry in self._comparisons if entry.reason):
-            whose = [entry.benchmark for entry in self._comparisons if entry.reason == reason]
-            is_own = len(whose) == 1 < len(self._comparisons)
-            self._console.print(f"{whose[0]}: {reason}" if is_own else reason)
+        print_verdicts(self._console, table, self._comparisons)
         print_sentences(self._console, self._advice())
         unit = "s" if {metric.unit for metric in self._subject.metrics} == {"seconds"} else ""
         readings = (

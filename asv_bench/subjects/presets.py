@@ -17,6 +17,8 @@ MISSING: Any = object()
 _INDEX = re.compile("[0-9]{1,9}")
 _UNITS = {"second": "seconds", "byte": "bytes"}
 """What kvtrail calls units that pyperf calls otherwise."""
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+"""Units of which a program may choose another at each commit."""
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -53,6 +55,11 @@ class Layout(msgspec.Struct, frozen=True):
             said = self._said(group[0], content, self.unit_at) if self.unit_at else MISSING
             unit = self.unit if said is MISSING else _UNITS.get(str(said), str(said))
             values = [value for one in group for value in _as_list(at(one, *self.values))]
+            if said is not MISSING and unit in _SECONDS:
+                factor, unit = _SECONDS[unit], "seconds"
+                is_number = [type(one) in (int, float) and abs(one) < 1e99 for one in values]
+                pairs = zip(values, is_number, strict=True)
+                values = [one * factor if is_one else one for one, is_one in pairs]
             yield MetricTable(name, unit=unit, better=self.better), values
 
     def _called(self, entry: Any, content: Any) -> str:

@@ -81,9 +81,19 @@ class Comparison(Closed):
     starts_used: Annotated[
         int | None, Meta(description="Of servers of either end, where each had several pairs.")
     ] = None
+    files: Annotated[
+        list[int] | None, Meta(description="Of base and head, of `judge`, which pairs nothing.")
+    ] = None
     control: Annotated[bool, Meta(description="Whether no change can move the benchmark.")] = False
     test: Annotated[
-        Literal["", "pooled ranks", "separation", "rank sum", "signed ranks and signs"],
+        Literal[
+            "",
+            "pooled ranks",
+            "separation",
+            "rank sum",
+            "signed ranks and signs",
+            "ranks and Welch",
+        ],
         Meta(description="What gave the p-values; empty without pairs and in version 0.1.0."),
     ] = ""
     wilcoxon_p: Annotated[

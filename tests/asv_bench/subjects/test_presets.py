@@ -13,7 +13,6 @@ from measured_rounds import one_life
 from asv_bench.errors import MeasurementFailed, NothingMeasured
 from asv_bench.measure.figures import Left
 from asv_bench.subjects.presets import PRESETS
-from asv_bench.subjects.subject_file import tables_of
 
 FILES = Path(__file__).with_name("files")
 """What the programs wrote, shortened; llama-bench's has lines as its documentation shows them."""
@@ -25,7 +24,10 @@ BENCHMARKS: dict[str, dict[str, tuple[str, float]]] = {
     },
     "pyperf": {"tuple": ("seconds", 1.46941e-08), "list": ("seconds", 3.45137e-08)},
     "hyperfine": {"quick": ("seconds", 6.8358e-04), "sleep 0.01": ("seconds", 1.11396e-02)},
-    "google-benchmark": {"BM_fill/8": ("ns", 38.166), "BM_ms/threads:2": ("ms", 0.99878)},
+    "google-benchmark": {
+        "BM_fill/8": ("seconds", 38.166e-9),
+        "BM_ms/threads:2": ("seconds", 9.9878e-4),
+    },
     "criterion": {"fib 12": ("ns", 1582.27), "sum/naive/100": ("ns", 3.44874)},
     "llama-bench": {
         "pp512": ("tokens/s", 7136.37),
@@ -39,7 +41,7 @@ BENCHMARKS: dict[str, dict[str, tuple[str, float]]] = {
 def found_in(path: Path, preset: str) -> dict[str, tuple[str, float]]:
     """The unit and the figure of each benchmark of a file."""
     left = Left(path, preset=preset)
-    figures = left.figures(tables_of(left.listed))
+    figures = left.figures(left.listed)
     return {
         name: (left.listed[name].unit, figures.value(name, "median")) for name in figures.values
     }
@@ -66,12 +68,12 @@ def test_aggregates_count_where_repetitions_are_not_reported(tmp_path: Path) -> 
     ran = json.loads((FILES / "google-benchmark.json").read_text())
     of_all = [one for one in ran["benchmarks"] if one["run_type"] == "aggregate"]
     found = found_in(written(tmp_path, {**ran, "benchmarks": of_all}), "google-benchmark")
-    assert found["BM_fill/8"] == ("ns", pytest.approx(38.166, rel=1e-4))
+    assert found["BM_fill/8"] == ("seconds", pytest.approx(38.166e-9, rel=1e-4))
 
 
 def test_a_benchmark_that_failed_is_no_figure() -> None:
     left = Left(FILES / "google-benchmark.json", preset="google-benchmark")
-    absence = left.figures(tables_of(left.listed)).absences["BM_bad"]
+    absence = left.figures(left.listed).absences["BM_bad"]
     assert absence.has_failed
     assert absence.reason == "it gave 0.0, and only positive figures can be compared."
 
