@@ -1,12 +1,12 @@
 """How often the commands err, on figures whose truth is known.
 
 `python -m tests.simulations compare` applies the rule that compares real commits, `rounds` the same
-to `fixed` and `swap`, `builds` where builds of a commit differ, `bisect` the search among commits,
-and `changes` the judgement of histories. `labelled --data FOLDER` judges that and other detectors
-on series of others, whose steps people have set down; otava and ruptures are in the environment of
-`nox -s detectors` only. Every draw follows from a seed, so that a simulation repeats figure by
-figure, however many processes share it. Only a bisection on several devices does not, whose pairs
-are given to whichever device is free.
+to `fixed` and `swap`, `builds` where builds of a commit differ, `judge` that of files that others
+left, `bisect` the search among commits, and `changes` the judgement of histories. `labelled --data
+FOLDER` judges that and other detectors on series of others, whose steps people have set down; otava
+and ruptures are in the environment of `nox -s detectors` only. Every draw follows from a seed, so
+that a simulation repeats figure by figure, however many processes share it. Only a bisection on
+several devices does not, whose pairs are given to whichever device is free.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from . import bisect as of_bisect
 from . import builds as of_builds
 from . import changes as of_changes
 from . import compare as of_compare
+from . import judge as of_judge
 from . import labelled as of_labelled
 from . import rounds as of_rounds
 from .noise import SITUATIONS, replayed
@@ -38,7 +39,8 @@ from .noise import SITUATIONS, replayed
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulations")
     parser.add_argument(
-        "what", choices=("compare", "rounds", "builds", "bisect", "changes", "labelled")
+        "what",
+        choices=("compare", "rounds", "builds", "judge", "bisect", "changes", "labelled"),
     )
     parser.add_argument("--runs", type=int, help="of each case")
     parser.add_argument(
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.what == "labelled" and asked.data is None:
         parser.error("labelled needs --data FOLDER, whose form tests/simulations/labelled.py says")
     most = {"compare": 10_000, "rounds": 10_000, "builds": 10_000, "labelled": 20}
+    most["judge"] = 100_000
     runs = asked.runs or most.get(asked.what, 1000)
     seeds = range(asked.seed, asked.seed + runs)
     settings: dict[str, Any] = {"runs": runs, "seed": asked.seed}
@@ -89,6 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = list(map(of_builds.rows_of, of_builds.CASES, done))
         results = {"rows": found}
         command, table = "simulate_builds", of_builds.builds_table(found, runs)
+    elif asked.what == "judge":
+        parts = [of_judge.parts(case, runs) for case in of_judge.CASES]
+        done = _done(files, parts, asked.workers)
+        judged = list(map(of_judge.row_of, of_judge.CASES, done))
+        results = {"rows": judged}
+        command, table = "simulate_judge", of_judge.judge_table(judged, runs)
     elif asked.what == "bisect":
         ranges = [one for one in of_bisect.SCENARIOS if re.search(asked.only, one.name)]
         parts = [[partial(of_bisect.bisect_once, one, seed) for seed in seeds] for one in ranges]
