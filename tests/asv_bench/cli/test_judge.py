@@ -119,6 +119,7 @@ def test_a_narrow_gap_of_few_files_says_what_is_missing(judge: Judge) -> None:
         ({"request_rate": 4.0}, "of another request rate than"),
         ({"num_prompts": 400, "completed": 400}, "of another number of requests than"),
         ({"total_input_tokens": 120_000}, "of another number of prompt tokens than"),
+        ({"completed": 150}, "another number of completed requests than base-0.json: 150 in place"),
         ({"gpu": "H200"}, "is of another GPU than base-0.json: 'H200' in place of 'H100'"),
         ({"failed": 2, "completed": 198}, "another share of failed requests than base-0.json: 1.0"),
         ({"failed": "x"}, "head-2.json: 'x' is no count of requests"),
@@ -196,6 +197,24 @@ def test_the_program_that_wrote_a_file_is_known(judge: Judge, preset: str) -> No
     found = {one["benchmark"]: one["verdict"] for one in record["results"]["comparisons"]}
     assert len(found) >= 2
     assert set(found.values()) <= {"equivalent", "failed"}
+
+
+def test_a_client_says_of_its_cell_what_its_files_hold(judge: Judge) -> None:
+    written = json.loads((FILES / "aiperf.json").read_text())
+    noted = [{**written, "note": number} for number in range(6)]
+    assert judge(noted[:3], noted[3:])[2]["settings"]["cell"] == {
+        "model": "m",
+        "number of requests": "20",
+        "kind of load": "concurrency",
+        "concurrency": "2",
+        "number of prompt tokens": 20.0,
+        "number of output tokens": 8.0,
+        "number of completed requests": 20.0,
+    }
+    (phase,) = written["input_config"]["phases"]
+    more = {"models": written["input_config"]["models"], "phases": [{**phase, "concurrency": 4}]}
+    with pytest.raises(Refused, match="of another concurrency than base-0.json: '4' in place of"):
+        judge(noted[:3], [*noted[3:5], {**written, "input_config": more}])
 
 
 def test_the_page_repeats_the_command_wherever_options_stood(judge: Judge, tmp_path: Path) -> None:
