@@ -96,6 +96,8 @@ def judge(
         "exit_code": int(conclusion.code),
         "outcome": conclusion.code.name.lower(),
         "comparisons": [one.to_json() for one in comparisons],
+        "interrupted": False,
+        "so_far": False,
         **conclusion.results,
     }
     asked = [word for one in metric or [] for word in ("--metric", one)]

@@ -62,7 +62,8 @@ def test_files_that_lie_apart_are_slower(judge: Judge) -> None:
     assert "model 'Qwen/Qwen3-0.6B', number of requests 200, request rate 'inf'" in said
     content = msgspec.convert(record, record_schema.Record)
     assert content.command == "judge"
-    assert record["results"] | {"exit_code": 3, "gate": "slower,inconclusive"} == record["results"]
+    assert record["results"]["exit_code"] == 3
+    assert record["results"]["gate"].startswith("slower,inconclusive")
     (answer,) = content.results.comparisons
     assert (answer.benchmark, answer.verdict, answer.unit) == (
         "output_throughput",
@@ -213,7 +214,7 @@ def test_a_client_says_of_its_cell_what_its_files_hold(judge: Judge) -> None:
     }
     (phase,) = written["input_config"]["phases"]
     more = {"models": written["input_config"]["models"], "phases": [{**phase, "concurrency": 4}]}
-    with pytest.raises(Refused, match="of another concurrency than base-0.json: '4' in place of"):
+    with pytest.raises(Refused, match=r"of another concurrency than base-0.json: '4' in place of"):
         judge(noted[:3], [*noted[3:5], {**written, "input_config": more}])
 
 
