@@ -56,7 +56,7 @@ def main() -> None:
             with writing:
                 rows.append(row)
                 print(json.dumps(row), flush=True)
-                found.write_text("[" + ",\n".join(map(json.dumps, rows)) + "]\n")
+                found.write_text(json.dumps({"sessions": rows}, indent=1) + "\n")
 
     with tempfile.TemporaryDirectory() as scratch:
         homes = [Path(tempfile.mkdtemp(dir=scratch)) for _ in range(asked.lanes)]
