@@ -14,27 +14,30 @@ from asv_bench.errors import MeasurementFailed, NothingMeasured, require_package
 from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
-from asv_bench.output.destinations import require_writable
+from asv_bench.output.destinations import STANDARD_OUTPUT, require_writable
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.process.run_apart import last_words, run_apart
-from asv_bench.session.options import AxisKind, ResultsFolder, SubjectPath
+from asv_bench.session.options import AxisKind, BadgeFile, ResultsFolder, SubjectPath
 from asv_bench.subjects.choose import Choice
 
 
 def report(
-    subject: SubjectPath = None, axis: AxisKind = None, results: ResultsFolder = None
+    subject: SubjectPath = None,
+    axis: AxisKind = None,
+    results: ResultsFolder = None,
+    badge: BadgeFile = None,
 ) -> None:
     """Build the pages from the stored results."""
     histories = Histories.of_subject(Choice(file=subject, axis=axis).declared("report"), results)
     if not any(histories.folder.glob("asv/*/machine.json")):
         raise NothingMeasured("nothing has been measured yet; `history` measures.")
     require_packages("asv", "jinja2")
-    require_writable(*(histories.folder / kept / "file" for kept in ("pages", "html")))
-    console = make_console()
-    console.print(f"page: {build_all_pages(histories, console)}")
+    require_writable(badge, *(histories.folder / kept / "file" for kept in ("pages", "html")))
+    console = make_console(stderr=badge == STANDARD_OUTPUT)
+    console.print(f"page: {build_all_pages(histories, console, badge)}")
 
 
-def build_all_pages(histories: Histories, console: Console) -> Path:
+def build_all_pages(histories: Histories, console: Console, badge: Path | None = None) -> Path:
     """Build the self-contained page, which is returned, and asv's own of results of commits."""
     # Not at the top: every command would wait for jinja2.
     from asv_bench.pages.site import build_page
@@ -45,7 +48,7 @@ def build_all_pages(histories: Histories, console: Console) -> Path:
             publish(histories, branch_to_show(histories.repository))
         except (MeasurementFailed, UnreadableFile) as error:
             print_sentences(console, [f"asv's own pages stay as they are: {error}"])
-    return build_page(histories, console)
+    return build_page(histories, console, badge)
 
 
 def branch_to_show(repository: Path) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from asv_bench.compare.verdict import Comparison, Standing, Verdict
 from asv_bench.git.repository import Commit, GitError, Repository, kind_of, short
 from asv_bench.history.asv_results import Better, Figure, Series, differing
-from asv_bench.history.change_points import Change
+from asv_bench.history.change_points import LEAST_EFFECT, Change
 from asv_bench.history.histories import OWN, Histories, MachineHistory
 from asv_bench.history.standing import (
     ANSWERS,
@@ -138,6 +138,16 @@ class Graph:
         """What was measured last, with its place; None where no commit of the line was."""
         return [*[*self.lines.values()][-1].items()][-1] if self.lines else None
 
+    def is_taken_back(self, change: JudgedChange) -> bool:
+        """Whether a later change of its line, no less sure, ended at the level before it."""
+        sign = -1 if self.better == "higher" else 1
+        return any(
+            sign * (one.change.after_value / change.change.before_value - 1) <= LEAST_EFFECT
+            for one in self.changes[self.changes.index(change) + 1 :]
+            if one.change.environment == change.change.environment
+            if Standing.REGRESSION is not change.standing or one.standing is Standing.IMPROVEMENT
+        )
+
 
 @dataclass(frozen=True)
 class MachineView:
@@ -183,6 +193,14 @@ class MachineView:
         return commit in self.stored.commits[-LATELY:]
 
     @property
+    def bad_news(self) -> list[tuple[Graph, JudgedChange]]:
+        """What got worse lately, in its graph."""
+        changes = ((graph, one) for graph in self.graphs for one in graph.changes)
+        return [
+            (at, one) for at, one in changes if one.is_bad_news and self.is_news(one.change.commit)
+        ]
+
+    @property
     def news(self) -> tuple[str, str]:
         """Whether anything got worse lately, as a tone, and in a sentence.
 
@@ -191,12 +209,7 @@ class MachineView:
         if lately < 2:
             return "quiet", "Too little was measured to say anything of changes."
         where = f"in the last {lately} {kind_of(self.stored.commits[-1].hash)}s measured"
-        bad = [
-            one.standing is Standing.REGRESSION
-            for graph in self.graphs
-            for one in graph.changes
-            if one.is_bad_news and self.is_news(one.change.commit)
-        ]
+        bad = [one.standing is Standing.REGRESSION for _, one in self.bad_news]
         if not bad:
             return "good", f"Nothing got worse {where}."
         confirmed, suspected = bad.count(True), bad.count(False)

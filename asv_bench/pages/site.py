@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.console import Console
 
+from asv_bench.compare.verdict import Standing
 from asv_bench.git.repository import GitError, Repository, kind_of
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.histories import Histories
@@ -25,8 +26,9 @@ from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import figure_text, spread_text
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
-from asv_bench.pages.machine_view import Graph, MachineView, machine_views
+from asv_bench.pages.machine_view import LATELY, Graph, MachineView, machine_views
 from asv_bench.process.machine import machine_facts
+from asv_bench.words import counted
 
 HERE = Path(__file__).parent
 LICENCE = ("uplot/LICENSE",)
@@ -39,8 +41,8 @@ _REMOTE = re.compile(
 )
 
 
-def build_page(histories: Histories, console: Console) -> Path:
-    """Write the page of everything that is stored of a subject and return its path.
+def build_page(histories: Histories, console: Console, badge: Path | None = None) -> Path:
+    """Write the page of everything that is stored of a subject, and its badge; return its path.
 
     The page is one file, and fetches nothing. What of the stored files is left out is said on it,
     and printed.
@@ -60,6 +62,9 @@ def build_page(histories: Histories, console: Console) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    if badge is not None:
+        tone, said = badge_of(views, histories.repository)
+        write_text(badge, templates.get_template("badge.svg.j2").render(tone=tone, said=said))
     page = templates.get_template("index.html.j2").render(
         subject=histories.subject,
         machines=views,  # in the order of their tabs
@@ -77,6 +82,26 @@ def build_page(histories: Histories, console: Console) -> Path:
         built=_moment(1000 * time.time()),
     )
     return write_text(histories.pages / "index.html", page)
+
+
+def badge_of(views: Sequence[MachineView], repository: Path) -> tuple[str, str]:
+    """Which regressions of all machines stand: a tone as of `MachineView.news`, and a few words."""
+    firsts = {one.stored.commits[-LATELY:][0]: one for one in views if one.stored.commits[1:]}
+    if not firsts:
+        return "quiet", "too little measured"
+    # What holds since the newest of their first commits holds for every machine.
+    first, view = max(firsts.items(), key=lambda one: one[1].order[one[0].hash])
+    since = first.hash
+    if kind_of(since) == "commit":
+        since = _moment(view.stored.dates[since])[:10]
+        with suppress(GitError):
+            since = Repository(repository).line("describe", "--tags", "--exact-match", first.hash)
+    found = [one for view in views for graph, one in view.bad_news if not graph.is_taken_back(one)]
+    confirmed = sum(one.standing is Standing.REGRESSION for one in found)
+    if confirmed or not found:
+        said = counted(confirmed, "regression") if found else "no regression"
+        return "bad" if found else "good", f"{said} since {since}"
+    return "open", f"{counted(len(found), 'regression')} suspected since {since}"
 
 
 def commit_url(configured: Path, repository: Path) -> str:

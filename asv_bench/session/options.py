@@ -109,6 +109,9 @@ ResultsFolder = Annotated[
         file_okay=False,
     ),
 ]
+BadgeFile = Annotated[
+    Path | None, _file_option("--badge", "Where a badge that says what stands goes, as SVG.")
+]
 Full = Annotated[bool, _option("--full", "Every benchmark, 12 processes a figure.")]
 Devices = Annotated[
     str | None,

@@ -5,18 +5,23 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-from page_project import HERE, STEP, PageProject, figures_in
+from page_project import HERE, STEP, STEP_AT, PageProject, figures_in
 from rich.console import Console
 from stored_figures import store_results
 from toy_project import git
 
 from asv_bench.cli.report import report
-from asv_bench.errors import NothingMeasured
+from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import NothingMeasured, Refused
 from asv_bench.history.histories import Histories
+from asv_bench.history.standing import ANSWERS, JudgedChange, keep_answers, stored_changes
 from asv_bench.pages.machine_view import read_verdicts
 from asv_bench.pages.site import build_page, commit_url
 from asv_bench.subjects import choose
@@ -111,6 +116,96 @@ def test_there_is_nothing_to_report_before_something_was_measured(
     with pytest.raises(NothingMeasured, match="nothing has been measured yet"):
         report()
     assert not (tmp_path / "reports").exists()
+
+
+@dataclass
+class BadgeProject:
+    """A checkout whose commits were measured at given levels, with a badge of them."""
+
+    root: Path
+    levels: Sequence[float]
+
+    def __post_init__(self) -> None:
+        git(self.root, "init", "--quiet", "--initial-branch=main")
+        lines: list[str] = []
+        for place in range(len(self.levels)):
+            who = f"A <a@b> {1_790_000_000 + 86400 * place} +0000"
+            lines += ["commit refs/heads/main", f"committer {who}", "data 1", "x", ""]
+        git(self.root, "fast-import", "--quiet", given="\n".join(lines))
+        self.hashes = git(self.root, "rev-list", "--reverse", "main").split()
+        for place, (commit, level) in enumerate(zip(self.hashes, self.levels, strict=True)):
+            samples = (level * (1 + 0.001 * ((place * 7 + n) % 5)) for n in range(5))
+            date = 1000 * (1_790_000_000 + 86400 * place)
+            store(self.root, commit, date, step_result(*samples, started=5000 + place))
+
+    @property
+    def said(self) -> str:
+        badge = self.root / "badge.svg"
+        build_page(Histories.of_checkout(self.root), Console(), badge)
+        read = ElementTree.fromstring(badge.read_text())
+        shown = [one for one in read.itertext() if one.strip()]
+        assert shown[0] == f"performance: {shown[2]}"
+        return shown[2]
+
+    def answer(self, verdict: Verdict, place: int, effect: float) -> None:
+        """What `changes` said of the change at a place."""
+        judged = [
+            JudgedChange(one, Comparison("x", BASE, HEAD, verdict, effect))
+            for one in stored_changes(Histories.of_checkout(self.root), ())[0]
+            if one.commit.hash == self.hashes[place]
+        ]
+        assert len(judged) == 1
+        moment = f"2026-11-20T10:00:{place}+00:00"
+        keep_answers(self.root / "reports" / ANSWERS, moment, judged)
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        ([1.0], "too little measured"),
+        ([1.0] * 24, "no regression since v1"),
+        ([1.0] * 12 + [1.1] * 12, "1 regression suspected since v1"),
+        ([1.0] * 10 + [1.1] * 7 + [1.005] * 7, "no regression since v1"),
+        ([1.0] * 10 + [1.1] * 7 + [1.05] * 7, "1 regression suspected since v1"),
+        # Older than the last commits that count.
+        ([1.0] * 10 + [1.1] * 30, "no regression since v1"),
+    ],
+)
+def test_a_badge_says_what_stands(tmp_path: Path, levels: list[float], said: str) -> None:
+    project = BadgeProject(tmp_path, levels)
+    git(tmp_path, "tag", "v1", project.hashes[-20:][0])
+    assert project.said == said
+
+
+def test_a_confirmed_regression_stands_until_an_improvement_is_confirmed(tmp_path: Path) -> None:
+    project = BadgeProject(tmp_path, [1.0] * 10 + [1.1] * 7 + [1.0] * 7)
+    since = "since 2026-09-25"
+    assert project.said == f"no regression {since}"
+    project.answer(Verdict.SLOWER, 10, 0.1)
+    assert project.said == f"1 regression {since}"
+    project.answer(Verdict.FASTER, 17, -0.09)
+    assert project.said == f"no regression {since}"
+
+
+def test_a_badge_is_of_all_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = PageProject.make(tmp_path)
+    git(tmp_path, "tag", "v<1>", project.hashes[10])  # the newest first commit of any machine
+    monkeypatch.setattr(choose, "REPOSITORY", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    badge = tmp_path / "new" / "badge.svg"
+    report(badge=badge)
+    assert "<title>performance: 1 regression since v&lt;1&gt;</title>" in badge.read_text()
+    kept = tmp_path / "reports" / "acknowledged.toml"
+    kept.write_text(f'[[acknowledged]]\ncommit = "{project.hashes[STEP_AT]}"\nwhy = "meant"\n')
+    report(badge=badge)
+    assert "<title>performance: no regression since v&lt;1&gt;</title>" in badge.read_text()
+    capsys.readouterr()
+    report(badge=Path("-"))
+    assert capsys.readouterr().out == badge.read_text()
+    with pytest.raises(Refused, match="cannot be written"):
+        report(badge=tmp_path)
 
 
 def test_a_commit_has_the_address_that_is_configured_or_that_of_its_remote(tmp_path: Path) -> None:
