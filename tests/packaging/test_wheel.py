@@ -33,7 +33,10 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build from a copy: setuptools would leave its build folder in the checkout and reuse it."""
+    """Build from the source distribution, as an index's users do where no wheel fits.
+
+    That is built from a copy: setuptools would leave its build folder in the checkout and reuse it.
+    """
     source = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, source)
@@ -42,8 +45,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     out = tmp_path_factory.mktemp("wheel")
     # With setuptools at hand, no isolated build environment and so no network is needed.
+    code = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    run(sys.executable, "-c", code, out, cwd=source)
+    [packed] = out.glob("*.tar.gz")
     options = ("--no-deps", "--no-build-isolation", "--no-index", "-q", "-w", out)
-    run(sys.executable, "-m", "pip", "wheel", *options, source, cwd=source)
+    run(sys.executable, "-m", "pip", "wheel", *options, packed, cwd=source)
     [built] = out.glob("*.whl")
     return built
 
@@ -92,6 +98,8 @@ def test_metadata(installed):
     # The second is that of uPlot, which draws the graphs of pages.
     assert found["License-Expression"] == "Apache-2.0 AND MIT"
     assert found["Version"] == asv_bench.__version__
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert found.get_payload() == (ROOT / "README.md").read_text("utf-8")
     packed = [str(file) for file in installed.files]
     for licence in ("LICENSE", "asv_bench/pages/uplot/LICENSE"):
         assert any(name.endswith(f"licenses/{licence}") for name in packed)
