@@ -225,6 +225,6 @@ def test_documents_and_ci_name_sessions_that_exist():
     for pattern in ("README.md", "CONTRIBUTING.md", ".ci/run", ".github/workflows/*.yml"):
         for file in (files := list(ROOT.glob(pattern))):
             named = re.findall(r"nox -s ((?:[a-z]+ ?)+)", file.read_text("utf-8"))
-            assert named, f"{file.name} names no session"
+            assert named or file.name == "release.yml", f"{file.name} names no session"
             assert set(" ".join(named).split()) <= QUICK | HEAVY, file.name
         assert files
