@@ -12,7 +12,10 @@ from typing import Any
 
 import pull_request
 import pytest
+from documents import documents
 from pull_request import Ended
+
+from asv_bench import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = (ROOT / "action.yml").read_text("utf-8")
@@ -103,6 +106,13 @@ def test_the_action_calls_what_exists_and_uses_all_that_it_declares() -> None:
     asked = {name.lower().replace("_", "-") for name in re.findall(r"INPUT_(\w+):", steps)}
     assert asked <= declared
     assert asked == {*re.findall(r'given\("([\w-]+)"\)', SCRIPT), "subject", "margin"}
+
+
+def test_it_is_used_at_a_version_and_not_at_a_branch() -> None:
+    texts = [ACTION, *(page.read_text("utf-8") for page in documents())]
+    used = [word for text in texts for word in re.findall(r"OWNER/kvtrail@([\w.]+)", text)]
+    assert len(used) >= 4
+    assert set(used) == {f"v{__version__.partition('.')[0]}"}
 
 
 @pytest.mark.parametrize(
