@@ -1,8 +1,10 @@
 """How often `git bisect run` with a threshold names the right commit, beside `kvtrail bisect`.
 
 `python threshold.py FOLDER GOOD BAD CULPRIT --sessions 5` in a folder with a kvtrail.toml of one
-declared metric, a line in `measure`, and a clone. Both see the same variables. The threshold lies half way between the ends, by
-the median of five runs of each. Each way is tried in turns, so that the machine's load is the same.
+declared metric, a line in `measure`, and a clone. Both see the same variables. The threshold lies
+half way between the ends, by the median of five runs of each. Each way is tried in turns, so that
+the machine's load is the same. Of labels, each is an empty commit for `git bisect`, and is set up
+once. `threshold.py --table` prints the table of all folders beside this file.
 """
 
 from __future__ import annotations
@@ -17,10 +19,17 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+
+CANNOT = 125  # the exit code of a commit that cannot be measured, for kvtrail and for git bisect
+WAYS = {"git bisect run, 1 run": 1, "git bisect run, median of 5": 5, "kvtrail bisect": 0}
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--table"]:
+        print_table(Path(__file__).parent)
+        return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     for name in ("good", "bad", "culprit"):
@@ -28,39 +37,66 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=5)
     asked = parser.parse_args()
     table = tomllib.loads((asked.folder / "kvtrail.toml").read_text())
-    [metric] = table["metrics"].values()
-    repository = (asked.folder / table["subject"]["repository"]).resolve()
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as scratch:
         clone = Path(scratch, "clone")
-        git("clone", "-q", str(repository), str(clone))
-        told = {"KVTRAIL_TREE": str(clone), "KVTRAIL_SUBJECT": str(asked.folder.resolve())}
-        measure = figure_of(clone, table["subject"]["measure"], metric["regex"], told)
+        labels = table["axis"]["labels"] if "axis" in table else []
+        if labels:
+            make_commits(clone, labels)
+        else:
+            repository = (asked.folder / table["subject"]["repository"]).resolve()
+            git("clone", "-q", str(repository), str(clone))
+        measure = figure_of(clone, asked.folder.resolve(), table, is_label=bool(labels))
         good, bad, culprit = (
             git("-C", str(clone), "rev-parse", f"{one}^{{commit}}")
             for one in (asked.good, asked.bad, asked.culprit)
         )
-        ways = {"git bisect run, 1 run": 1, "git bisect run, median of 5": 5, "kvtrail bisect": 0}
+        ends = (asked.good, asked.bad) if labels else (good, bad)
+        settings = {
+            "good": ends[0],
+            "bad": ends[1],
+            "culprit": asked.culprit if labels else culprit,
+            "commits": int(
+                git("-C", str(clone), "rev-list", "--count", "--first-parent", f"{good}..{bad}")
+            ),
+            "effect": round(measure(bad, 5) / measure(good, 5) - 1, 3),
+            "cores": os.cpu_count(),
+        }
         for _ in range(asked.sessions):
-            for way, runs in ways.items():
+            for way, runs in WAYS.items():
                 begun = time.monotonic()
-                found = (
-                    by_threshold(clone, good, bad, measure, runs)
-                    if runs
-                    else by_kvtrail(asked.folder, good, bad)
-                )
+                if runs:
+                    found = by_threshold(clone, good, bad, measure, runs)
+                    found = label_of(clone, found) if found and labels else found
+                else:
+                    found = by_kvtrail(asked.folder, *ends)
                 seconds = round(time.monotonic() - begun, 1)
-                row = {"way": way, "found": found, "right": found == culprit, "seconds": seconds}
+                is_right = found == settings["culprit"]
+                row = {"way": way, "found": found, "right": is_right, "seconds": seconds}
                 rows.append({**row, "load": os.getloadavg()[0]})
                 print(json.dumps(rows[-1]), flush=True)
-    settings = {"good": good, "bad": bad, "culprit": culprit, "cores": os.cpu_count()}
-    path = asked.folder / "threshold.json"
-    path.write_text(json.dumps({**settings, "sessions": rows}, indent=1) + "\n")
-    for way in ways:
-        own = [row for row in rows if row["way"] == way]
-        seconds = sorted(float(str(row["seconds"])) for row in own)
-        right = sum(bool(row["right"]) for row in own)
-        print(f"| {way} | {right} of {len(own)} | {seconds[0]:.0f} to {seconds[-1]:.0f} s |")
+                text = json.dumps({**settings, "sessions": rows}, indent=1) + "\n"
+                (asked.folder / "threshold.json").write_text(text)
+    print_table(asked.folder)
+
+
+def print_table(folder: Path) -> None:
+    """A row of each threshold.json in `folder`: of each way how often right, wrong, unfinished."""
+    print("| subject | range | effect | " + " | ".join(WAYS) + " | load |")
+    print("| --- | ---: | ---: | --- | --- | --- | --- |")
+    for path in sorted(folder.rglob("threshold.json")):
+        told = json.loads(path.read_text())
+        name, effect = path.resolve().parent.name, f"{100 * told['effect']:+,.0f} %"
+        cells = [name, str(told["commits"]), effect]
+        for way in WAYS:
+            own = [row for row in told["sessions"] if row["way"] == way]
+            right = sum(row["right"] for row in own)
+            unfinished = sum(row["found"] is None for row in own)
+            seconds = statistics.median(row["seconds"] for row in own)
+            wrong = len(own) - right - unfinished
+            cells.append(f"{right} / {wrong} / {unfinished}, {seconds:.0f} s")
+        loads = [row["load"] for row in told["sessions"]]
+        print("|", " | ".join([*cells, f"{min(loads):.0f} to {max(loads):.0f}"]), "|")
 
 
 def git(*words: str) -> str:
@@ -69,47 +105,82 @@ def git(*words: str) -> str:
     ).stdout.strip()
 
 
-def figure_of(clone: Path, line: str, regex: str, told: dict[str, str]):
+def make_commits(clone: Path, labels: list[str]) -> None:
+    """A repository with an empty commit, and a tag, for each label."""
+    git("init", "-q", str(clone))
+    who = ("-c", "user.name=threshold", "-c", "user.email=threshold@localhost")
+    for label in labels:
+        git("-C", str(clone), *who, "commit", "-q", "--allow-empty", "-m", label)
+        git("-C", str(clone), "tag", label)
+
+
+def label_of(clone: Path, commit: str) -> str:
+    return git("-C", str(clone), "log", "-1", "--format=%s", commit)
+
+
+def figure_of(
+    clone: Path, folder: Path, table: dict[str, dict[str, str]], *, is_label: bool
+) -> Callable[[str, int], float]:
     """What gives the figure of a commit: the median of so many runs."""
+    [metric] = table["metrics"].values()
+    variables = {**os.environ, "KVTRAIL_TREE": str(clone), "KVTRAIL_SUBJECT": str(folder)}
+
+    def run(line: str) -> str:
+        return subprocess.run(
+            line, shell=True, cwd=clone, env=variables, check=True, stdout=-1, text=True
+        ).stdout
 
     def measure(commit: str, runs: int) -> float:
         git("-C", str(clone), "checkout", "-q", "--force", commit)
-        said = [
-            subprocess.run(
-                line,
-                shell=True,
-                cwd=clone,
-                env={**os.environ, **told},
-                check=True,
-                stdout=-1,
-                text=True,
-            )
-            for _ in range(runs)
-        ]
-        return statistics.median(float(re.findall(regex, one.stdout)[-1]) for one in said)
+        if is_label:
+            out = clone.with_name(label_of(clone, commit))
+            variables.update(KVTRAIL_LABEL=out.name, KVTRAIL_OUT=str(out))
+            if not out.exists():
+                out.mkdir()
+                run(table["subject"]["setup"])
+        said = [run(table["subject"]["measure"]) for _ in range(runs)]
+        return statistics.median(float(re.findall(metric["regex"], one)[-1]) for one in said)
 
     return measure
 
 
-def by_threshold(clone: Path, good: str, bad: str, measure, runs: int) -> str:
-    """The commit that `git bisect` names, first parents only, with the exit codes of a script."""
+def by_threshold(
+    clone: Path, good: str, bad: str, measure: Callable[[str, int], float], runs: int
+) -> str | None:
+    """The commit that `git bisect` names, of first parents; None: too many cannot be measured."""
     limit = (measure(good, 5) + measure(bad, 5)) / 2
     git("-C", str(clone), "bisect", "start", "--first-parent", bad, good)
     while True:
         now = git("-C", str(clone), "rev-parse", "HEAD")
-        word = "bad" if measure(now, runs) > limit else "good"
-        said = git("-C", str(clone), "bisect", word)
-        if "is the first bad commit" in said:
+        try:
+            word = "bad" if measure(now, runs) > limit else "good"
+        except subprocess.CalledProcessError as error:
+            if error.returncode != CANNOT:
+                raise
+            word = "skip"
+        said = subprocess.run(
+            ["git", "-C", str(clone), "bisect", word], check=False, stdout=-1, text=True
+        )
+        is_found = "is the first bad commit" in said.stdout
+        if is_found or said.returncode:
             git("-C", str(clone), "bisect", "reset")
-            return said.split()[0]
+            return said.stdout.split()[0] if is_found else None
 
 
 def by_kvtrail(folder: Path, good: str, bad: str) -> str | None:
-    """The commit that kvtrail names first, if it confirmed one."""
+    """The commit that kvtrail names first, if it confirmed one within ten minutes.
+
+    Raises SystemExit where kvtrail refuses or fails, as while another session of this checkout
+    measures: that is no answer.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         record = Path(scratch, "record.json")
-        words = ["-m", "asv_bench", "bisect", good, bad, "--fresh", "--json", str(record)]
-        subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, check=False)
+        words = ["bisect", good, bad, "--fresh", "--minutes", "10", "--json", str(record)]
+        ended = subprocess.run(
+            [sys.executable, "-m", "asv_bench", *words], cwd=folder, stderr=-1, stdout=-1, text=True
+        )
+        if ended.returncode not in (0, 3, 4):
+            raise SystemExit(f"kvtrail ended with {ended.returncode}: {ended.stderr}")
         finding = json.loads(record.read_text())["results"]["finding"] or {}
     steps = [one for one in finding.get("steps", ()) if one["confirmed"]]
     return max(steps, key=lambda one: abs(one["effect"]))["commit"] if steps else None
