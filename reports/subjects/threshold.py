@@ -42,7 +42,7 @@ def main() -> None:
         clone = Path(scratch, "clone")
         labels = table["axis"]["labels"] if "axis" in table else []
         if labels:
-            make_commits(clone, labels)
+            make_commits(clone, asked.folder, labels)
         else:
             repository = (asked.folder / table["subject"]["repository"]).resolve()
             git("clone", "-q", str(repository), str(clone))
@@ -69,7 +69,7 @@ def main() -> None:
                     found = by_threshold(clone, good, bad, measure, runs)
                     found = label_of(clone, found) if found and labels else found
                 else:
-                    found = by_kvtrail(asked.folder, *ends)
+                    found = by_kvtrail(clone if labels else asked.folder, *ends)
                 seconds = round(time.monotonic() - begun, 1)
                 is_right = found == settings["culprit"]
                 row = {"way": way, "found": found, "right": is_right, "seconds": seconds}
@@ -105,10 +105,17 @@ def git(*words: str) -> str:
     ).stdout.strip()
 
 
-def make_commits(clone: Path, labels: list[str]) -> None:
-    """A repository with an empty commit, and a tag, for each label."""
+def make_commits(clone: Path, folder: Path, labels: list[str]) -> None:
+    """A repository of the subject's two files, with an empty commit, and a tag, for each label.
+
+    kvtrail measures there too: a release is set up anew where the working tree has changed.
+    """
     git("init", "-q", str(clone))
     who = ("-c", "user.name=threshold", "-c", "user.email=threshold@localhost")
+    for name in ("kvtrail.toml", "bench.py"):
+        (clone / name).write_bytes((folder / name).read_bytes())
+        git("-C", str(clone), "add", name)
+    git("-C", str(clone), *who, "commit", "-q", "-m", "the subject")
     for label in labels:
         git("-C", str(clone), *who, "commit", "-q", "--allow-empty", "-m", label)
         git("-C", str(clone), "tag", label)
