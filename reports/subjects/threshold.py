@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 CANNOT = 125  # the exit code of a commit that cannot be measured, for kvtrail and for git bisect
+PAIRS = 15  # runs of both ends in turns, of which the effect is told
 WAYS = {"git bisect run, 1 run": 1, "git bisect run, median of 5": 5, "kvtrail bisect": 0}
 
 
@@ -34,10 +35,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     for name in ("good", "bad", "culprit"):
         parser.add_argument(name)
-    parser.add_argument("--sessions", type=int, default=5)
+    parser.add_argument("--sessions", type=int, default=5, help="0: the effect of the ends anew")
     asked = parser.parse_args()
     table = tomllib.loads((asked.folder / "kvtrail.toml").read_text())
-    rows: list[dict[str, object]] = []
+    path = asked.folder / "threshold.json"
+    rows = [] if asked.sessions else json.loads(path.read_text())["sessions"]
     with tempfile.TemporaryDirectory() as scratch:
         clone = Path(scratch, "clone")
         labels = table["axis"]["labels"] if "axis" in table else []
@@ -59,7 +61,9 @@ def main() -> None:
             "commits": int(
                 git("-C", str(clone), "rev-list", "--count", "--first-parent", f"{good}..{bad}")
             ),
-            "effect": round(measure(bad, 5) / measure(good, 5) - 1, 3),
+            "effect": round(
+                statistics.median(measure(bad, 1) / measure(good, 1) for _ in range(PAIRS)) - 1, 3
+            ),
             "cores": os.cpu_count(),
         }
         for _ in range(asked.sessions):
@@ -75,8 +79,9 @@ def main() -> None:
                 row = {"way": way, "found": found, "right": is_right, "seconds": seconds}
                 rows.append({**row, "load": os.getloadavg()[0]})
                 print(json.dumps(rows[-1]), flush=True)
-                text = json.dumps({**settings, "sessions": rows}, indent=1) + "\n"
-                (asked.folder / "threshold.json").write_text(text)
+                path.write_text(json.dumps({**settings, "sessions": rows}, indent=1) + "\n")
+    if not asked.sessions:
+        path.write_text(json.dumps({**settings, "sessions": rows}, indent=1) + "\n")
     print_table(asked.folder)
 
 
