@@ -21,6 +21,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 CANNOT = 125  # the exit code of a commit that cannot be measured, for kvtrail and for git bisect
 PAIRS = 15  # runs of both ends in turns, of which the effect is told
@@ -79,29 +80,42 @@ def main() -> None:
                 row = {"way": way, "found": found, "right": is_right, "seconds": seconds}
                 rows.append({**row, "load": os.getloadavg()[0]})
                 print(json.dumps(rows[-1]), flush=True)
-                path.write_text(json.dumps({**settings, "sessions": rows}, indent=1) + "\n")
-    if not asked.sessions:
-        path.write_text(json.dumps({**settings, "sessions": rows}, indent=1) + "\n")
+                keep(path, settings, rows)
+    keep(path, settings, rows)
     print_table(asked.folder)
 
 
+def keep(path: Path, settings: dict[str, object], rows: list[dict[str, object]]) -> None:
+    path.write_text(json.dumps({**settings, "sessions": rows}, indent=1) + "\n")
+
+
 def print_table(folder: Path) -> None:
-    """A row of each threshold.json in `folder`: of each way how often right, wrong, unfinished."""
-    print("| subject | range | effect | " + " | ".join(WAYS) + " | load |")
+    """A row of each threshold.json in `folder`, and one of all of them."""
+    print("| subject | commits, labels | effect | " + " | ".join(WAYS) + " | load |")
     print("| --- | ---: | ---: | --- | --- | --- | --- |")
+    every: list[dict[str, object]] = []
     for path in sorted(folder.rglob("threshold.json")):
         told = json.loads(path.read_text())
-        name, effect = path.resolve().parent.name, f"{100 * told['effect']:+,.0f} %"
-        cells = [name, str(told["commits"]), effect]
-        for way in WAYS:
-            own = [row for row in told["sessions"] if row["way"] == way]
-            right = sum(row["right"] for row in own)
-            unfinished = sum(row["found"] is None for row in own)
-            seconds = statistics.median(row["seconds"] for row in own)
-            wrong = len(own) - right - unfinished
-            cells.append(f"{right} / {wrong} / {unfinished}, {seconds:.0f} s")
-        loads = [row["load"] for row in told["sessions"]]
-        print("|", " | ".join([*cells, f"{min(loads):.0f} to {max(loads):.0f}"]), "|")
+        every += told["sessions"]
+        name = path.resolve().parent.name
+        effect = f"{100 * told['effect']:+,.0f} %"
+        cells = [f"[{name}]({name}/README.md)", str(told["commits"]), effect]
+        print("|", " | ".join([*cells, *cells_of(told["sessions"])]), "|")
+    print("| all | | |", " | ".join(cells_of(every)), "|")
+
+
+def cells_of(sessions: list[dict[str, object]]) -> list[str]:
+    """Of each way how often it was right, wrong and unfinished, and its seconds; then the load."""
+    cells = []
+    for way in WAYS:
+        own = [row for row in sessions if row["way"] == way]
+        right = sum(bool(row["right"]) for row in own)
+        unfinished = sum(row["found"] is None for row in own)
+        seconds = statistics.median(float(str(row["seconds"])) for row in own)
+        wrong = len(own) - right - unfinished
+        cells.append(f"{right} / {wrong} / {unfinished}, {seconds:.0f} s")
+    loads = [float(str(row["load"])) for row in sessions]
+    return [*cells, f"{min(loads):.0f} to {max(loads):.0f}"]
 
 
 def git(*words: str) -> str:
@@ -131,7 +145,7 @@ def label_of(clone: Path, commit: str) -> str:
 
 
 def figure_of(
-    clone: Path, folder: Path, table: dict[str, dict[str, str]], *, is_label: bool
+    clone: Path, folder: Path, table: dict[str, Any], *, is_label: bool
 ) -> Callable[[str, int], float]:
     """What gives the figure of a commit: the median of so many runs."""
     [metric] = table["metrics"].values()
