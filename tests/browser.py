@@ -125,7 +125,9 @@ class Browser:
         """Wait until an expression is true."""
         self._until(lambda: self.ask(expression), expression)
 
-    def mouse(self, kind: str, x: float, y: float, clicks: int = 0) -> None:
+    def mouse(
+        self, kind: str, x: float, y: float, clicks: int = 0, *, has_shift: bool = False
+    ) -> None:
         """One event of the mouse: mouseMoved, mousePressed or mouseReleased."""
         button = "none" if kind == "mouseMoved" and not clicks else "left"
         self.command(
@@ -136,14 +138,15 @@ class Browser:
             button=button,
             buttons=int(button == "left" and kind != "mouseReleased"),
             clickCount=clicks,
+            modifiers=8 * has_shift,
         )
 
-    def click(self, x: float, y: float, clicks: int = 1) -> None:
+    def click(self, x: float, y: float, clicks: int = 1, *, has_shift: bool = False) -> None:
         """Press and release, after moving there."""
         self.mouse("mouseMoved", x, y)
         for number in range(1, clicks + 1):
-            self.mouse("mousePressed", x, y, number)
-            self.mouse("mouseReleased", x, y, number)
+            self.mouse("mousePressed", x, y, number, has_shift=has_shift)
+            self.mouse("mouseReleased", x, y, number, has_shift=has_shift)
 
     def key(self, name: str) -> None:
         """Press and release one key."""

@@ -31,10 +31,7 @@ from asv_bench.process.machine import machine_facts
 from asv_bench.words import counted
 
 HERE = Path(__file__).parent
-LICENCE = ("uplot/LICENSE",)
-OWN_SCRIPTS = [f"scripts/{name}.js" for name in ("data", "marks", "graph", "page")]
-SCRIPTS = ("uplot/uPlot.iife.min.js", *OWN_SCRIPTS)
-STYLES = ("uplot/uPlot.min.css", "templates/style.css")
+SCRIPTS = [f"scripts/{name}.js" for name in ("data", "chart", "marks", "graph", "page")]
 _REMOTE = re.compile(
     r"(?:https?://|ssh://)?(?:[^@/]+@)?(?P<host>[\w.-]*(?P<forge>github|gitlab)[\w.-]*)"
     r"(?::\d+(?=/))?[:/]/?(?P<path>[\w./~-]+?)(?:\.git)?/?"
@@ -72,8 +69,8 @@ def build_page(histories: Histories, console: Console, badge: Path | None = None
         left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
         commit_url=url,
         payload=_packed(views, url),
-        script=f"/*\n{_texts(LICENCE)}*/\n{_texts(SCRIPTS)}",
-        style=_texts(STYLES),
+        script=_texts(SCRIPTS),
+        style=_texts(["templates/style.css"]),
         figure_text=figure_text,
         spread_text=spread_text,
         percentage=percentage,

@@ -1,8 +1,5 @@
 "use strict";
-// One graph: uPlot draws lines, bands and axes; here is what is marked, hovered, copied and typed.
-
-const HEIGHT = 250;
-const DATE_TICKS = (_, splits) => splits.map((seconds) => moment(seconds * 1000));
+// One graph: what of its chart is hovered, copied and typed.
 
 /** An element with attributes and children; texts are texts, never HTML. */
 function element(tag, attributes = {}, ...children) {
@@ -15,10 +12,7 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/**
- * A drawn graph. `axis` is what all graphs of a machine share: positions of commits, whether they
- * are dates, the range that is zoomed to, and the plots themselves.
- */
+/** A graph with what it says; it is drawn while it is seen. `axis` is shared by all of a machine. */
 class Plot {
   constructor(data, machine, graph, axis, say) {
     Object.assign(this, { data, machine, graph, axis, say });
@@ -28,146 +22,67 @@ class Plot {
     this.line = graph.lines.at(-1);
     this.host = element("div", {
       class: "plot", tabindex: 0, role: "application", "aria-roledescription": "graph",
-      "aria-label": `${graph.group}: ${graph.title}. Left and right arrows walk the commits, Enter copies a comparison, plus and minus zoom.`,
+      "aria-label": `${graph.group}: ${graph.title}. Left and right arrows walk the commits, Enter copies a comparison, Shift and Enter choose the commit that it begins at, plus and minus zoom.`,
       onkeydown: (event) => this.onKey(event),
       onblur: () => this.leave(),
     });
     this.cross = element("div", { class: "cross", hidden: true });
     this.dot = element("div", { class: "dot", hidden: true });
     this.tip = element("div", { class: "tip", hidden: true });
-  }
-
-  /** Draws into the host, which must be on the page. */
-  draw() {
-    const { axis, graph } = this;
-    const scale = (values) => values.map((value) => (value === null ? null : value * this.factor));
-    const columns = graph.lines.flatMap((line) => [line.values, line.low, line.high].map(scale));
-    const series = graph.lines.flatMap((line) => {
-      const stroke = () => lineColour(line.environment);
-      const points = { show: true, size: line.measured.length > 120 ? 3 : 5, fill: stroke };
-      const edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
-      return [{ stroke, width: 1.6, points, spanGaps: true }, edge, edge];
-    });
-    const bands = graph.lines.map((line, number) => ({
-      series: [3 * number + 3, 3 * number + 2],
-      fill: () => `color-mix(in srgb, ${lineColour(line.environment)} 18%, transparent)`,
-    }));
-    const ticks = {
-      stroke: () => css("--muted"), font: "12px system-ui, sans-serif",
-      grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false }, size: 30, gap: 8,
-    };
-    const first = axis.positions[0];
-    const last = axis.positions.at(-1);
-    const margin = axis.byDate ? Math.max((last - first) * 0.03, 3600) : 0.6;
-    const wholeOr = (_, min, max) => (min <= first && max >= last ? [first - margin, last + margin] : [min, max]);
-    this.plot = new uPlot({
-      width: this.host.clientWidth - 8,
-      height: HEIGHT,
-      legend: { show: false },
-      cursor: { points: { show: false }, x: false, y: false, drag: { x: true, y: false } },
-      scales: { x: { time: axis.byDate, range: wholeOr } },
-      series: [{}, ...series],
-      bands,
-      axes: [
-        axis.byDate ? { ...ticks, space: 96, values: DATE_TICKS } : { ...ticks, ...this.commitTicks() },
-        {
-          ...ticks, size: 62, gap: 4,
-          values: (_, splits, __, ___, step) => {
-            const fraction = (String(Number(step.toPrecision(9))).split(".")[1] ?? "").length;
-            const exact = { minimumFractionDigits: fraction, maximumFractionDigits: fraction };
-            return splits.map((value) => value.toLocaleString("en", exact));
-          },
-        },
-      ],
-      hooks: {
-        draw: [() => this.marks.draw()],
-        setScale: [(_, key) => key === "x" && this.onZoom()],
-        setCursor: [(plot) => this.onPointer(plot)],
-      },
-      padding: [26, 36, 0, 0],
-    }, [axis.positions, ...columns], this.host);
-    this.plot.over.append(this.cross, this.dot, this.tip);
-    this.plot.over.addEventListener("mousedown", (event) => (this.pressedAt = event.clientX));
-    this.plot.over.addEventListener("click", (event) => this.onClick(event));
-    this.plot.over.addEventListener("mouseleave", () => this.leave());
-    this.resizing = new ResizeObserver(() => {
-      this.plot.setSize({ width: this.host.clientWidth - 8, height: HEIGHT });
-      if (this.place !== null) this.show(this.line, this.place);
-    });
+    this.chart = new Chart(this.host, axis, graph.lines, this.factor, (ctx) => this.marks.draw(ctx));
+    const { over } = this.chart;
+    over.append(this.cross, this.dot, this.tip);
+    over.addEventListener("mousedown", (event) => (this.pressedAt = event.clientX));
+    over.addEventListener("mousemove", (event) => this.onPointer(event));
+    over.addEventListener("click", (event) => this.onClick(event));
+    over.addEventListener("mouseleave", () => this.leave());
+    this.resizing = new ResizeObserver(() => this.redraw());
     this.resizing.observe(this.host);
-    if (axis.zoom) this.zoomTo(...axis.zoom);
+    this.seeing = new IntersectionObserver((changes) => {
+      if (!changes.at(-1).isIntersecting) this.chart.clear();
+      else if (!this.chart.isDrawn) this.chart.draw();
+    }, { rootMargin: "300px" });
+    this.seeing.observe(this.host);
   }
 
   destroy() {
     this.resizing.disconnect();
-    this.plot.destroy();
+    this.seeing.disconnect();
   }
 
-  /** Ticks at commits, as many as have room. */
-  commitTicks() {
-    const names = this.machine.commits.map((at) => commitAt(this.data, at).short.slice(0, 12));
-    const width = 9 + 8 * Math.max(...names.map((name) => name.length));
-    return {
-      splits: (plot, _, low, high) => {
-        const from = Math.max(0, Math.ceil(low));
-        const to = Math.min(names.length - 1, Math.floor(high));
-        const step = Math.max(1, Math.ceil((to - from + 1) / Math.max(1, plot.over.clientWidth / width)));
-        const places = [];
-        // From the newest on, which is what people look for.
-        for (let place = to; place >= from; place -= step) places.unshift(place);
-        return places;
-      },
-      values: (_, places) => places.map((place) => names[place]),
-      font: "12px ui-monospace, Menlo, Consolas, monospace",
-    };
-  }
-
-  /** Keeps a range for all graphs of the axis; the whole range is none. */
-  onZoom() {
-    if (this.axis.isZooming || !this.plot) return;
-    const { min, max } = this.plot.scales.x;
-    const { positions } = this.axis;
-    this.axis.zoom = min <= positions[0] && max >= positions.at(-1) ? null : [min, max];
-    this.axis.isZooming = true;
-    for (const other of this.axis.plots) if (other !== this) other.zoomTo(min, max);
-    this.axis.isZooming = false;
-  }
-
-  zoomTo(min, max) {
-    this.plot.setScale("x", { min, max });
+  /** Draws anew where it is seen, and what is shown of a figure with it. */
+  redraw() {
+    if (!this.chart.isDrawn) return;
+    this.chart.draw();
+    if (this.place !== null) this.show(this.line, this.place);
   }
 
   /** Zooms around a place; `factor` below 1 shows more detail, 0 all. */
   zoomBy(factor) {
-    const { positions } = this.axis;
-    const { min, max } = this.plot.scales.x;
-    const half = ((max - min) / 2) * factor;
-    const middle = this.place === null ? (min + max) / 2 : positions[this.place];
-    if (factor === 0 || half >= (positions.at(-1) - positions[0]) * 0.5 + 1) {
-      // What uPlot does at a double click.
-      this.plot.setData(this.plot.data, true);
-    } else {
-      this.zoomTo(middle - half, middle + half);
-    }
+    const { positions, range, whole } = this.axis;
+    const half = ((range[1] - range[0]) / 2) * factor;
+    const middle = this.place === null ? (range[0] + range[1]) / 2 : positions[this.place];
+    if (factor === 0 || 2 * half >= whole[1] - whole[0]) this.axis.zoomTo(...whole);
+    else this.axis.zoomTo(middle - half, middle + half);
   }
 
   /** Moves the range that is zoomed to so far that a place is in it. */
   reveal(place) {
-    const { min, max } = this.plot.scales.x;
+    const [low, high] = this.axis.range;
     const position = this.axis.positions[place];
-    const by = position < min ? position - min : Math.max(0, position - max);
-    if (by) this.zoomTo(min + by, max + by);
+    const by = position < low ? position - low : Math.max(0, position - high);
+    if (by) this.axis.zoomTo(low + by, high + by);
   }
 
-  onPointer(plot) {
-    const { left, top } = plot.cursor;
-    if (left === null || left < 0) return;
-    const position = plot.posToVal(left, "x");
+  onPointer(event) {
+    const { chart } = this;
+    const box = chart.over.getBoundingClientRect();
+    const [left, top] = [event.clientX - box.left, event.clientY - box.top];
     let nearest = null;
     for (const line of this.graph.lines) {
       for (const place of line.measured) {
-        const x = Math.abs(this.axis.positions[place] - position);
-        const y = Math.abs(plot.valToPos(line.values[place] * this.factor, "y") - top);
+        const x = Math.abs(chart.across[place] - left);
+        const y = Math.abs(chart.yOf(line.values[place]) - top);
         if (nearest === null || x < nearest.x || (x === nearest.x && y < nearest.y)) nearest = { x, y, line, place };
       }
     }
@@ -179,7 +94,7 @@ class Plot {
     const isAgain = this.tapped === this.place;
     this.tapped = this.place;
     // A finger cannot hover: its first tap shows, the second copies.
-    if (event.pointerType !== "touch" || isAgain) this.copy();
+    if (event.pointerType !== "touch" || isAgain) this.take(event.shiftKey);
   }
 
   onKey(event) {
@@ -202,11 +117,12 @@ class Plot {
       this.show(this.line, this.line.measured.at(-1));
       this.say(this.texts().join(". "));
     } else if (event.key === "Enter" && this.place !== null) {
-      this.copy();
+      this.take(event.shiftKey);
     } else if (event.key in zooms) {
       this.zoomBy(zooms[event.key]);
     } else if (event.key === "Escape") {
       this.leave();
+      this.axis.choose(null);
     } else {
       return;
     }
@@ -217,25 +133,29 @@ class Plot {
   show(line, place) {
     if (place === undefined) return;
     [this.line, this.place] = [line, place];
+    if (!this.chart.isDrawn) this.chart.draw();
     this.tip.replaceChildren(...this.texts().map((text, number) =>
-      element("p", number > 1 ? { class: "quiet" } : {}, number ? text : element("b", {}, text))));
+      element("p", number > 1 ? { class: "quiet" } : {}, number ? text : element("b", {}, text))),
+      element("small", {}, this.hint()));
     this.tip.hidden = false;
     const [x, y] = this.mark(place, line);
     const { offsetWidth: tipWidth, offsetHeight: tipHeight } = this.tip;
-    const width = this.plot.over.clientWidth;
+    const width = this.chart.width;
     this.tip.style.left = `${Math.max(-56, Math.min(x - tipWidth / 2, width + 30 - tipWidth))}px`;
     // Where there is little room it would cover the line that it is about.
     const beside = y > 110 ? y - tipHeight - 14 : y + 14;
     this.tip.style.top = `${width < 420 ? HEIGHT - 30 : beside}px`;
-    for (const other of this.axis.plots) if (other !== this) other.mark(place, other.graph.lines.at(-1));
+    for (const other of this.axis.plots) {
+      if (other !== this && other.chart.isDrawn) other.mark(place, other.graph.lines.at(-1));
+    }
   }
 
   /** Puts the cross and the dot at a place; returns where that is. */
   mark(place, line) {
-    const x = this.plot.valToPos(this.axis.positions[place], "x");
+    const x = this.chart.across[place];
     const value = line.values[place];
-    const y = value === null ? 0 : this.plot.valToPos(value * this.factor, "y");
-    const isInside = x >= 0 && x <= this.plot.over.clientWidth;
+    const y = value === null ? 0 : this.chart.yOf(value);
+    const isInside = x >= 0 && x <= this.chart.width;
     this.cross.hidden = !isInside;
     this.dot.hidden = value === null || !isInside;
     this.cross.style.left = this.dot.style.left = `${x}px`;
@@ -253,7 +173,7 @@ class Plot {
   /** What is known of the figure that is shown, a text a line. */
   texts() {
     const { line, place, machine, graph, unit, factor } = this;
-    const commit = commitAt(this.data, machine.commits[place]);
+    const commit = this.commit(place);
     const shown = (value) => digits(value * factor);
     const processes = line.processes[place];
     const session = line.sessions[place];
@@ -272,15 +192,39 @@ class Plot {
     ].filter(Boolean);
   }
 
-  /** Copies the command that asks about the step from the figure before to the one shown. */
-  copy() {
-    const before = this.line.measured[this.line.measured.indexOf(this.place) - 1];
-    if (before === undefined) {
+  /** The commit at a place of the axis. */
+  commit(place) {
+    return commitAt(this.data, this.machine.commits[place]);
+  }
+
+  /** Where a comparison of the figure shown begins: at the commit chosen, else the one before. */
+  get base() {
+    const { chosen } = this.axis;
+    return chosen !== null && chosen !== this.place ? chosen : this.line.measured[this.line.measured.indexOf(this.place) - 1];
+  }
+
+  /** What a click does here, in words. */
+  hint() {
+    const { chosen } = this.axis;
+    if (chosen === this.place) return "Chosen: click another commit to copy the compare of both.";
+    if (chosen !== null) return `Click: copy the compare with ${this.commit(chosen).short}.`;
+    const copies = this.base === undefined ? "" : "Click: copy the compare with the commit before. ";
+    return `${copies}Shift+click: choose one of two.`;
+  }
+
+  /** Chooses the commit that is shown, or copies the command that compares it. */
+  take(isChosen) {
+    const ends = [this.base, this.place];
+    if (isChosen) {
+      this.axis.choose(this.place);
+      this.say(`${this.commit(this.place).short} is chosen. ${this.hint()}`);
+    } else if (ends[0] === undefined) {
       this.say("Nothing was measured before this, so there is no step to ask about.", true);
-      return;
+    } else {
+      const [base, head] = ends.sort((one, other) => one - other).map((place) => this.commit(place));
+      copyText(compareCommand(base, head, this.graph.metric), this.say);
+      this.axis.choose(null);
     }
-    const [base, head] = [before, this.place].map((place) => commitAt(this.data, this.machine.commits[place]));
-    copyText(compareCommand(base, head, this.graph.metric), this.say);
   }
 }
 

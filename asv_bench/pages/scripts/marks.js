@@ -12,9 +12,6 @@ const MARKS = {
 };
 const VERDICTS = { slower: "--worse", faster: "--better" };
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const lineColour = (number) => css(`--line-${(number % 4) + 1}`);
-
 /** The colour of a change: one for the better that is not confirmed is no warning. */
 function markColour(change) {
   const colour = MARKS[change.state].colour;
@@ -33,27 +30,26 @@ class Marks {
     return place === 0 ? positions[0] : (positions[place - 1] + positions[place]) / 2;
   }
 
-  draw() {
-    const { ctx, bbox } = this.owner.plot;
-    const ratio = devicePixelRatio;
-    const at = (position) => Math.round(this.owner.plot.valToPos(position, "x", true)) + 0.5;
-    const isInside = (x) => x >= bbox.left && x <= bbox.left + bbox.width;
-    const upright = (x, colour, dash, width) => {
+  draw(ctx) {
+    const { axis, chart, graph } = this.owner;
+    const { width, height } = chart;
+    const at = (position) => Math.round(chart.xOf(position)) + 0.5;
+    const isInside = (x) => x >= 0 && x <= width + 1;
+    const upright = (x, colour, dash, thickness) => {
       ctx.strokeStyle = css(colour);
-      ctx.lineWidth = width * ratio;
-      ctx.setLineDash(dash.map((length) => length * ratio));
+      ctx.lineWidth = thickness;
+      ctx.setLineDash(dash);
       ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.moveTo(x, 0);
+      ctx.lineTo(x, height);
       ctx.stroke();
       ctx.setLineDash([]);
     };
     const sign = (x, y, text, colour, size = 12) => {
       ctx.fillStyle = css(colour);
-      ctx.font = `${size * ratio}px system-ui, sans-serif`;
-      ctx.fillText(text, x, y * ratio + bbox.top);
+      ctx.font = `${size}px system-ui, sans-serif`;
+      ctx.fillText(text, x, y);
     };
-    ctx.save();
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
     for (const place of this.sessionPlaces()) {
@@ -64,25 +60,28 @@ class Marks {
       const x = at(this.between(place));
       if (!isInside(x)) continue;
       upright(x, "--muted", [8, 3, 2, 3], 1);
-      ctx.textAlign = x > bbox.left + bbox.width / 2 ? "right" : "left";
-      sign(x + (ctx.textAlign === "left" ? 4 : -4) * ratio, 9, name.slice(0, 40), "--muted", 11);
+      ctx.textAlign = x > width / 2 ? "right" : "left";
+      sign(x + (ctx.textAlign === "left" ? 4 : -4), 9, name.slice(0, 40), "--muted", 11);
       ctx.textAlign = "center";
     }
-    for (const change of this.owner.graph.changes) {
+    if (axis.chosen !== null) {
+      const x = at(axis.positions[axis.chosen]);
+      if (isInside(x)) upright(x, "--ink", [], 2);
+    }
+    for (const change of graph.changes) {
       const x = at(this.between(change.at));
       if (!isInside(x)) continue;
       upright(x, markColour(change), MARKS[change.state].dash, 1.4);
       sign(x, -16, change.state === "refuted" ? "○" : change.rises ? "▲" : "▼", markColour(change));
     }
-    for (const verdict of this.owner.graph.verdicts) {
-      const x = at(this.owner.axis.positions[verdict.at]);
+    for (const verdict of graph.verdicts) {
+      const x = at(axis.positions[verdict.at]);
       if (isInside(x)) sign(x, -5, "◆", VERDICTS[verdict.verdict] ?? "--muted", 11);
     }
-    for (const place of this.owner.graph.lines.flatMap((line) => line.failed)) {
-      const x = at(this.owner.axis.positions[place]);
-      if (isInside(x)) sign(x, bbox.height / ratio - 8, "✕", "--worse");
+    for (const place of graph.lines.flatMap((line) => line.failed)) {
+      const x = at(axis.positions[place]);
+      if (isInside(x)) sign(x, height - 8, "✕", "--worse");
     }
-    ctx.restore();
   }
 
   /** Places before which another session of measuring began. */

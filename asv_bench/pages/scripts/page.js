@@ -8,7 +8,8 @@ class Page {
     this.tabs = [...document.querySelectorAll(".tabs a")];
     this.title = document.title;
     this.plots = [];
-    this.axes = data.machines.map((machine) => ({ byDate: false, zoom: null, isZooming: false, plots: [], positions: machine.commits.map((_, place) => place) }));
+    this.axes = data.machines.map((machine) => new Axis(
+      machine.commits.map((at) => commitAt(data, at).short), machine.commits.map((at) => data.commits.date[at])));
     this.sections.forEach((section) => {
       const box = section.querySelector(".filter input");
       box.addEventListener("input", () => this.filter(section, box.value));
@@ -16,7 +17,7 @@ class Page {
     addEventListener("hashchange", () => this.follow());
     document.addEventListener("keydown", (event) => this.onKey(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      for (const plot of this.plots) plot.plot.redraw();
+      for (const plot of this.plots) plot.redraw();
     });
     this.follow();
   }
@@ -56,7 +57,6 @@ class Page {
       return this.figure(plot);
     }));
     axis.plots = this.plots;
-    this.plots.forEach((plot) => plot.draw());
     panel.scrollIntoView({ block: "start" });
   }
 
@@ -102,16 +102,7 @@ class Page {
 
   /** Lays the commits of a machine out evenly, or by their dates. */
   layOut(number, byDate) {
-    const axis = this.axes[number];
-    let before = -Infinity;
-    axis.byDate = byDate;
-    axis.zoom = null;
-    axis.positions = this.data.machines[number].commits.map((at, place) => {
-      if (!byDate) return place;
-      // Commits of one moment, or of a clock that went wrong, still stand in their order.
-      before = Math.max(before + 1, this.data.commits.date[at] / 1000);
-      return before;
-    });
+    this.axes[number].layOut(byDate);
     this.follow();
     document.querySelector(".panel input:checked")?.focus();
   }

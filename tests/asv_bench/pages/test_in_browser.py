@@ -19,9 +19,9 @@ from rich.console import Console
 from asv_bench.pages.site import build_page
 
 BATCH_8, BATCH_64 = f"{STEP}(gpt2, 8)", f"{STEP}(gpt2, 64)"
-BOX = "JSON.stringify(document.querySelectorAll('.u-over')[{}].getBoundingClientRect())"
+BOX = "JSON.stringify(document.querySelectorAll('.over')[{}].getBoundingClientRect())"
 TIP = "[...document.querySelectorAll('.tip:not([hidden]) p')].map((one) => one.innerText)"
-RANGES = "page.plots.map((one) => [one.plot.scales.x.min, one.plot.scales.x.max])"
+RANGES = "page.plots.map((one) => one.axis.range)"
 
 pytestmark = [
     pytest.mark.thorough,
@@ -59,7 +59,7 @@ def place_of(browser: Browser, place: int, graph: int = 0) -> tuple[float, float
     """Where on the screen a commit stands on a graph."""
     box = json.loads(browser.ask(BOX.format(graph)))
     plot = f"page.plots[{graph}]"
-    across = browser.ask(f"{plot}.plot.valToPos({plot}.axis.positions[{place}], 'x')")
+    across = browser.ask(f"{plot}.chart.xOf({plot}.axis.positions[{place}])")
     return box["x"] + across, box["y"] + box["height"] / 2
 
 
@@ -124,6 +124,48 @@ def test_a_click_copies_the_comparison_that_asks_about_the_step(
     assert re.search(words[5], f"{STEP}('gpt2', 8)")
     assert not re.search(words[5], f"{STEP}('gpt2', 64)")
     assert seen(browser, ".toast") == [f"Copied: {browser.ask('window.copied')}"]
+
+
+def test_two_commits_that_are_chosen_are_compared(browser: Browser, project: PageProject) -> None:
+    opened(browser, project, HERE, BATCH_8)
+    browser.ask("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    browser.mouse("mouseMoved", *place_of(browser, 25))
+    [hint] = seen(browser, ".tip small")
+    assert hint.startswith("Click: copy the compare with the commit before.")
+    browser.click(*place_of(browser, 25), has_shift=True)
+    assert browser.ask("window.copied") is None
+    browser.mouse("mouseMoved", *place_of(browser, 3))
+    assert seen(browser, ".tip small") == [
+        f"Click: copy the compare with {project.hashes[25][:8]}."
+    ]
+    browser.click(*place_of(browser, 3))
+    older, newer = project.hashes[3][:8], project.hashes[25][:8]
+    assert f"kvtrail compare {older} {newer} --metric" in browser.ask("window.copied")
+    # Then a click asks about the step again.
+    browser.click(*place_of(browser, 9))
+    assert f"kvtrail compare {project.hashes[8][:8]} " in browser.ask("window.copied")
+    browser.click(*place_of(browser, 25), has_shift=True)
+    browser.key("Escape")
+    browser.click(*place_of(browser, 9))
+    assert f"kvtrail compare {project.hashes[8][:8]} " in browser.ask("window.copied")
+
+
+def test_graphs_are_drawn_while_they_are_seen(browser: Browser, project: PageProject) -> None:
+    opened(browser, project, HERE, STEP)
+    drawn = "page.plots[0].chart.isDrawn"
+    browser.wait_for(drawn)
+    # The middle of a figure's point has the colour of its line.
+    point = "chart.across[5] + EDGE.left, chart.yOf(chart.lines[0].values[5]) + EDGE.top, 1, 1"
+    pixel = browser.ask(
+        "(() => { const { chart } = page.plots[0];"
+        f" return [...chart.canvas.getContext('2d').getImageData({point}).data]; }})()"
+    )
+    assert "#{:02x}{:02x}{:02x}".format(*pixel) == browser.ask("lineColour(0)")
+    browser.ask("scrollTo(0, document.body.scrollHeight)")
+    browser.wait_for(f"!{drawn}")
+    assert browser.ask("page.plots[0].chart.canvas.width") == 0
+    browser.ask("scrollTo(0, 0)")
+    browser.wait_for(drawn)
 
 
 def test_dragging_zooms_every_graph_and_a_double_click_undoes_it(
