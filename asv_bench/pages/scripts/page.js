@@ -12,7 +12,10 @@ class Page {
       machine.commits.map((at) => commitAt(data, at).short), machine.commits.map((at) => data.commits.date[at])));
     this.sections.forEach((section) => {
       const box = section.querySelector(".filter input");
-      box.addEventListener("input", () => this.filter(section, box.value));
+      box.addEventListener("input", () => {
+        this.filter(section, box.value);
+        history.replaceState(null, "", addressOf(...this.shown, box.value));
+      });
     });
     addEventListener("hashchange", () => this.follow());
     document.addEventListener("keydown", (event) => this.onKey(event));
@@ -24,7 +27,8 @@ class Page {
 
   /** Shows what the address names: a machine, or graphs of one; other addresses are the browser's. */
   follow() {
-    const [name, ...rest] = location.hash.slice(1).split("/").map(decoded);
+    const [path, words] = location.hash.slice(1).split("?q=");
+    const [name, ...rest] = path.split("/").map(decoded);
     const key = rest.length ? rest.join("/") : undefined;
     const named = this.data.machines.findIndex((machine) => machine.name === name);
     if (named < 0 && name) return;
@@ -36,6 +40,12 @@ class Page {
       if (place === number) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");
     });
+    this.shown = [machine.name, key];
+    const box = section.querySelector(".filter input");
+    // Links name no filter, and leave the one that there is.
+    if (words !== undefined) box.value = decoded(words);
+    else if (box.value) history.replaceState(null, "", addressOf(machine.name, key, box.value));
+    this.filter(section, box.value);
     drawSmallGraphs(section, machine);
     const graphs = key === undefined ? [] : machine.graphs.filter(
       (graph) => graph.lines.length && (graph.key === key || benchmarkOf(graph) === key));
@@ -100,7 +110,6 @@ class Page {
       element("button", { type: "button", class: "close", onclick: () => go() }, "Close"));
   }
 
-  /** Lays the commits of a machine out evenly, or by their dates. */
   layOut(number, byDate) {
     this.axes[number].layOut(byDate);
     this.follow();
@@ -154,8 +163,10 @@ function decoded(part) {
   }
 }
 
-function addressOf(machine, key) {
-  return `#${[machine, key].filter((part) => part !== undefined).map(encodeURIComponent).join("/")}`;
+/** An address on this page: a machine, a graph of it, and the words that its table is filtered by. */
+function addressOf(machine, key, words) {
+  const path = [machine, key].filter((part) => part !== undefined).map(encodeURIComponent).join("/");
+  return words ? `#${path}?q=${encodeURIComponent(words)}` : `#${path}`;
 }
 
 /** A graph's benchmark: its address without parameters. */
@@ -176,28 +187,52 @@ function say(text, isForAll = false) {
   say.timer = setTimeout(() => (toast.hidden = true), 6000);
 }
 
-/** The trends in a machine's table, once it is seen. */
+/** The trends in a machine's table, each once it is seen, all of one scale. */
 function drawSmallGraphs(section, machine) {
+  if (section.seeing) return;
+  const reach = reachOf(machine.graphs);
+  const drawn = (row) => smallGraph(machine.graphs[row.dataset.graph], machine.commits.length, reach);
+  section.seeing = new IntersectionObserver((changes) => {
+    for (const { isIntersecting, target } of changes) {
+      if (!isIntersecting) continue;
+      section.seeing.unobserve(target);
+      target.querySelector(".trend").append(drawn(target));
+    }
+  }, { rootMargin: "2000px" });
   for (const row of section.querySelectorAll(".latest tr[data-graph]")) {
-    const cell = row.querySelector(".trend");
-    const graph = machine.graphs[row.dataset.graph];
-    if (!cell.childElementCount && graph.lines.length) cell.append(smallGraph(graph, machine.commits.length));
+    if (machine.graphs[row.dataset.graph].lines.length) section.seeing.observe(row);
   }
+  section.querySelector(".latest .reach").textContent = `(height: ${digits(100 * reach)} %)`;
 }
 
-function smallGraph(graph, length) {
+/** The least and the largest median of a graph. */
+function endsOf(graph) {
+  const values = graph.lines.flatMap((line) => line.measured.map((place) => line.values[place]));
+  return [values.reduce((one, other) => Math.min(one, other), Infinity), values.reduce((one, other) => Math.max(one, other), -Infinity)];
+}
+
+/** How high small graphs are, as a share of what they show: nine of ten fit, others are cut off. */
+function reachOf(graphs) {
+  const spans = graphs.map(endsOf).filter(([low, high]) => low <= high)
+    .map(([low, high]) => (high - low) / (Math.abs(high + low) / 2 || 1)).sort((one, other) => one - other);
+  // Noise of a per cent shall not look like a mountain range.
+  return [0.05, 0.1, 0.2, 0.5, 1].find((share) => share >= spans[Math.floor(0.9 * (spans.length - 1))]) ?? 2;
+}
+
+function smallGraph(graph, length, reach) {
   const made = (tag, attributes) => {
     const one = document.createElementNS("http://www.w3.org/2000/svg", tag);
     Object.entries(attributes).forEach(([name, value]) => one.setAttribute(name, value));
     return one;
   };
   const [width, height] = [160, 27];
-  const values = graph.lines.flatMap((line) => line.measured.map((place) => line.values[place]));
-  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const [low, high] = endsOf(graph);
+  const middle = (low + high) / 2;
   const x = (place) => (length < 2 ? width - 3 : 3 + (place / (length - 1)) * (width - 6));
-  // Noise of a per cent shall not look like a mountain range.
-  const span = Math.max(high - low, 0.04 * Math.abs(high), Number.MIN_VALUE);
-  const y = (value) => height - 4 - (((value - (low + high) / 2) / span + 0.5) * (height - 8));
+  const y = (value) => {
+    const share = (value - middle) / ((Math.abs(middle) || 1) * reach);
+    return height / 2 - Math.max(-0.5, Math.min(0.5, share)) * (height - 6);
+  };
   const svg = made("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": graph.title });
   for (const change of graph.changes) {
     const at = x(change.at - 0.5);
@@ -208,8 +243,11 @@ function smallGraph(graph, length) {
   }
   for (const line of graph.lines) {
     const colour = `var(--line-${(line.environment % 4) + 1})`;
-    const points = line.measured.map((place) => `${x(place).toFixed(1)},${y(line.values[place]).toFixed(1)}`);
-    svg.append(made("polyline", { points: points.join(" "), fill: "none", stroke: colour, "stroke-width": 1.4 }));
+    const along = (values) => line.measured.map((place) => `${x(place).toFixed(1)},${y(values[place]).toFixed(1)}`);
+    const noise = [...along(line.low), ...along(line.high).reverse()];
+    svg.append(
+      made("polygon", { points: noise.join(" "), fill: colour, opacity: 0.22 }),
+      made("polyline", { points: along(line.values).join(" "), fill: "none", stroke: colour, "stroke-width": 1.4 }));
     const last = line.measured.at(-1);
     if (last !== undefined) svg.append(made("circle", { cx: x(last), cy: y(line.values[last]), r: 2.4, fill: colour }));
   }

@@ -168,6 +168,22 @@ def test_graphs_are_drawn_while_they_are_seen(browser: Browser, project: PagePro
     browser.wait_for(drawn)
 
 
+def test_small_graphs_have_one_scale_and_show_noise(browser: Browser, project: PageProject) -> None:
+    opened(browser, project)
+    assert seen(browser, "section:not([hidden]) .reach") == ["(height: 10 %)"]
+    shapes = browser.ask(
+        "[...document.querySelectorAll('section:not([hidden]) .trend svg')].map((svg) =>"
+        " ['polyline', 'polygon'].map((name) => svg.querySelector(name).getBBox().height))"
+    )
+    (batch_8, noise), (batch_64, _), (size, _), (tpot, _) = shapes
+    # Both rose by 8 % and a little noise; the size fell by 20 % and is cut off.
+    assert batch_8 == pytest.approx(17, abs=2)
+    assert batch_64 == pytest.approx(17, abs=2)
+    assert size == pytest.approx(21, abs=0.2)
+    assert tpot < 4
+    assert noise > batch_8
+
+
 def test_dragging_zooms_every_graph_and_a_double_click_undoes_it(
     browser: Browser, project: PageProject
 ) -> None:
@@ -221,6 +237,21 @@ def test_the_filter_leaves_what_matches(browser: Browser, project: PageProject) 
         )
         rows = seen(browser, "section.machine:not([hidden]) .latest tr[data-graph]")
         assert [row.split("\t")[0] for row in rows] == titles, text
+
+
+def test_the_filter_is_in_the_address(browser: Browser, project: PageProject) -> None:
+    rows = "section.machine:not([hidden]) .latest tr[data-graph]"
+    browser.open(project.histories.pages / "index.html", f"#{HERE}?q=confirmed%20regression")
+    assert [row.split("\t")[0] for row in seen(browser, rows)] == ["step time, gpt2, batch 8"]
+    browser.ask(
+        "(() => { const box = document.querySelector('.filter input'); box.value = 'batch 64';"
+        " box.dispatchEvent(new Event('input')); })()"
+    )
+    assert browser.ask("location.hash") == f"#{HERE}?q=batch%2064"
+    browser.ask(f"document.querySelector('{rows}:not([hidden]) a').click()")
+    browser.wait_for("page.plots.length === 1")
+    assert browser.ask("location.hash").endswith(")?q=batch%2064")
+    assert len(seen(browser, rows)) == 1
 
 
 def test_every_graph_has_an_address(browser: Browser, project: PageProject) -> None:
