@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
+import webbrowser
 from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
 from asv_bench.errors import MeasurementFailed, NothingMeasured, require_packages
@@ -20,12 +28,17 @@ from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.session.options import AxisKind, BadgeFile, ResultsFolder, SubjectPath
 from asv_bench.subjects.choose import Choice
 
+Opened = Annotated[
+    bool, typer.Option("--open", help="Open the page; a local server shows asv's pages with it.")
+]
+
 
 def report(
     subject: SubjectPath = None,
     axis: AxisKind = None,
     results: ResultsFolder = None,
     badge: BadgeFile = None,
+    is_opened: Opened = False,
 ) -> None:
     """Build the pages from the stored results."""
     histories = Histories.of_subject(Choice(file=subject, axis=axis).declared("report"), results)
@@ -34,7 +47,37 @@ def report(
     require_packages("asv", "jinja2")
     require_writable(badge, *(histories.folder / kept / "file" for kept in ("pages", "html")))
     console = make_console(stderr=badge == STANDARD_OUTPUT)
-    console.print(f"page: {build_all_pages(histories, console, badge)}")
+    page = build_all_pages(histories, console, badge)
+    console.print(f"page: {page}")
+    if is_opened:
+        show(page, console)
+
+
+class _Pages(SimpleHTTPRequestHandler):
+    """Hands out both folders of pages, and nothing else that lies beside them."""
+
+    def translate_path(self, path: str) -> str:
+        found = super().translate_path(path)
+        within = Path(found).relative_to(self.directory).parts[:1]
+        return found if within in (("pages",), ("html",)) else ""
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Say nothing of requests."""
+
+
+def show(page: Path, console: Console) -> None:
+    """Open the page in a browser; where asv's pages lie beside it, serve both until Ctrl-C."""
+    folder = page.parents[1]
+    if not (folder / "html" / "index.json").is_file():
+        webbrowser.open(page.as_uri())
+        return
+    handler = partial(_Pages, directory=str(folder))
+    with suppress(KeyboardInterrupt), ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        address = f"http://127.0.0.1:{server.server_port}/{page.relative_to(folder)}"
+        console.print(f"serving the pages at {address} until Ctrl-C")
+        # Browsers of a terminal return when they end.
+        Thread(target=webbrowser.open, args=[address], daemon=True).start()
+        server.serve_forever()
 
 
 def build_all_pages(histories: Histories, console: Console, badge: Path | None = None) -> Path:
@@ -45,7 +88,7 @@ def build_all_pages(histories: Histories, console: Console, badge: Path | None =
     # asv knows commits only.
     if any(histories.results.glob("*/machine.json")) and not histories.labels:
         try:
-            publish(histories, branch_to_show(histories.repository))
+            publish(histories)
         except (MeasurementFailed, UnreadableFile) as error:
             print_sentences(console, [f"asv's own pages stay as they are: {error}"])
     return build_page(histories, console, badge)
@@ -59,8 +102,8 @@ def branch_to_show(repository: Path) -> str:
     return "HEAD"
 
 
-def publish(histories: Histories, branch: str) -> None:
-    """Build asv's pages of what is stored of the commits on a branch, in a folder of this process.
+def publish(histories: Histories) -> None:
+    """Build asv's pages of what is stored of the branch to show, in a folder of this process.
 
     Raises MeasurementFailed with asv's own words, and UnreadableFile where its configuration is.
     """
@@ -73,7 +116,7 @@ def publish(histories: Histories, branch: str) -> None:
             "benchmark_dir": str(histories.configured / config["benchmark_dir"]),
             "results_dir": str(histories.results),
             "html_dir": str(histories.folder / "html"),
-            "branches": [branch],
+            "branches": [branch_to_show(histories.repository)],
         }
         path.write_text(json.dumps(config))
         done = run_apart(
@@ -82,3 +125,7 @@ def publish(histories: Histories, branch: str) -> None:
     if done.returncode:
         said = last_words(done.stdout + done.stderr, 3)
         raise MeasurementFailed(f"asv could not publish: {said}")
+    # What asv puts around its graphs fetches scripts from public hosts.
+    if (shell := find_spec("asv_tachyon")) and shell.origin:
+        static = Path(shell.origin).parent / "static"
+        shutil.copytree(static, histories.folder / "html", dirs_exist_ok=True)

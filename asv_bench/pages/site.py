@@ -77,6 +77,7 @@ def build_page(histories: Histories, console: Console, badge: Path | None = None
         interval=interval(1),
         moment=_moment,
         built=_moment(1000 * time.time()),
+        has_asv=(histories.folder / "html" / "index.json").is_file(),
     )
     return write_text(histories.pages / "index.html", page)
 

@@ -22,6 +22,10 @@ class Page {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       for (const plot of this.plots) plot.redraw();
     });
+    // `kvtrail report --open` serves both; elsewhere asv's pages may not lie beside this one.
+    if (location.hostname === "127.0.0.1") {
+      document.querySelector(".asv")?.replaceChildren(element("a", { href: "../html/index.html" }, "asv's own pages of the same results"));
+    }
     this.follow();
   }
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+from _thread import interrupt_main
+from collections.abc import Callable
+from contextlib import closing
+from http import HTTPStatus
+from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
+from browser import Browser, chromium
 from rich.console import Console
 from toy_project import ToyProject, git, make_project
 
 from asv_bench.cli import history as history_module
-from asv_bench.cli.report import build_all_pages
+from asv_bench.cli.report import build_all_pages, report
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.history.asv_results import read_ratios, read_results
 from asv_bench.history.histories import Histories
@@ -185,3 +195,83 @@ def test_commits_that_cannot_be_measured_are_a_failure(toy: ToyProject) -> None:
     toy.commit("no engine")
     with pytest.raises(MeasurementFailed, match="nothing was measured"):
         measure("HEAD~1..HEAD", rounds=1)
+
+
+def asked_while_served(patch: pytest.MonkeyPatch, ask: Callable[[str], Any]) -> Any:
+    """What is found at the address that `report --open` opens; then Ctrl-C is pressed."""
+    found: list[Any] = []
+
+    def look(address: str) -> None:
+        try:
+            found.append(ask(address))
+        finally:
+            interrupt_main()
+
+    patch.setattr("webbrowser.open", lambda address: Thread(target=look, args=[address]).start())
+    report(is_opened=True)
+    return found.pop()
+
+
+def test_both_pages_are_served_and_nothing_else(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure("HEAD~1..HEAD", rounds=1)
+
+    def codes(address: str) -> dict[str, int]:
+        root, found = address.removesuffix("pages/index.html"), {}
+        for path in (
+            "pages/index.html",
+            "html/index.json",
+            "asv/toy/machine.json",
+            "",
+            "html/../asv",
+        ):
+            try:
+                found[path] = urlopen(root + path).status
+            except HTTPError as error:
+                found[path] = error.code
+        return found
+
+    missing = dict.fromkeys(("asv/toy/machine.json", "", "html/../asv"), HTTPStatus.NOT_FOUND)
+    served = {"pages/index.html": HTTPStatus.OK, "html/index.json": HTTPStatus.OK}
+    assert asked_while_served(monkeypatch, codes) == served | missing
+    assert "serving the pages at http://127.0.0.1:" in capsys.readouterr().out
+
+
+def test_a_page_alone_needs_no_server(toy: ToyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure("HEAD", rounds=1)
+    monkeypatch.setattr("asv_bench.cli.report.publish", lambda *of: None)
+    (toy.root / "reports" / "html" / "index.json").unlink()
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    report(is_opened=True)
+    assert opened == [(toy.root / "reports" / "pages" / "index.html").as_uri()]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(
+    chromium() is None or find_spec("asv_tachyon") is None,
+    reason="asv's pages are looked at in Chromium, with asv-tachyon",
+)
+def test_asvs_pages_draw_graphs_and_ask_no_other_host(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measure("HEAD~2..HEAD", rounds=2)
+
+    def look(address: str) -> set[str]:
+        with closing(Browser(tmp_path / "profile")) as browser:
+            browser.command("Page.navigate", url=address)
+            browser.wait_for("document.querySelector('.asv a') !== null")
+            link = browser.ask("document.querySelector('.asv a').href")
+            browser.command("Page.navigate", url=link)
+            for text in ("Explore", "toy.Toy.track_step"):
+                found = (
+                    f"[...document.querySelectorAll('body *')].find("
+                    f"(one) => !one.children.length && one.innerText === '{text}')"
+                )
+                browser.wait_for(f"{found} !== undefined")
+                browser.ask(f"{found}.click()")
+            browser.wait_for("document.querySelector('canvas, .uplot') !== null")
+            return {urlsplit(one).hostname or "" for one in browser.requests}
+
+    assert asked_while_served(monkeypatch, look) <= {"127.0.0.1", ""}
