@@ -16,8 +16,9 @@ however many parts were tried. The comparisons of the search have alpha each, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -95,51 +96,34 @@ class FileFinding:
         return {**asdict(self), "shares": self.shares()}
 
 
+@dataclass(slots=True)
 class FileSearch:
-    """The search for the changes of a commit that make its effect.
+    """The search for the changes of a commit that make its effect."""
 
-    `source_of` gives what measures rounds, for a part of the search by its name; each part has
-    rounds of its own. `commit_of` makes the parent with changes made that are given by number, and
-    returns its full hash.
-
-    Of `count` changes the first `likely` are tried before all others; None: all are alike. `pool`
-    has differences within one commit that this machine showed before (`judging.within_commit`).
-    `on_pair` is told of every pair, `on_try` of every part that was compared or could not be.
+    source_of: Callable[[str], RoundSource]
+    """Gives what measures rounds, for a part of the search by its name; each has rounds of its own.
     """
-
-    def __init__(
-        self,
-        source_of: Callable[[str], RoundSource],
-        commit_of: Callable[[Changes], str],
-        parent: str,
-        whole: str,
-        count: int,
-        metric: Metric,
-        *,
-        controls: Sequence[Metric] = (),
-        likely: int | None = None,
-        direction: Direction = Direction.REGRESSION,
-        plan: SearchPlan | None = None,
-        pool: Sequence[float] = (),
-        on_pair: OnPair = lambda doing, now, pairs: None,
-        on_try: Callable[[FileTry], None] = lambda tried: None,
-    ) -> None:
-        self._source_of = source_of
-        self._commit_of = commit_of
-        self._parent, self._whole = parent, whole
-        self._all: Changes = tuple(range(count))
-        self._likely = count if likely is None else likely
-        self._metric, self._controls = metric, controls
-        self._direction = direction
-        self._plan = plan or SearchPlan()
-        self._pool = pool
-        self._on_pair, self._on_try = on_pair, on_try
-        self._tries: dict[tuple[Changes, Changes], FileTry] = {}
-        self._pairs = 0
-        self._is_cut = False
-        self._guilty: list[Guilty] = []
-        self.stopped: KeyboardInterrupt | None = None
-        """Ctrl-C, or that the time was up, before its end."""
+    commit_of: Callable[[Changes], str]
+    """Makes the parent with changes made that are given by number, and returns its full hash."""
+    parent: str
+    whole: str
+    count: int  # of changes
+    metric: Metric
+    controls: Sequence[Metric] = ()
+    likely: float = math.inf  # so many changes are tried before all others; infinite: all are alike
+    direction: Direction = Direction.REGRESSION
+    plan: SearchPlan = field(default_factory=SearchPlan)
+    pool: Sequence[float] = ()
+    """Differences within one commit that this machine showed before (`judging.within_commit`)."""
+    on_pair: OnPair = lambda doing, now, pairs: None
+    on_try: Callable[[FileTry], None] = lambda tried: None
+    """Told of every part that was compared or could not be."""
+    stopped: KeyboardInterrupt | None = field(init=False, default=None)
+    """Ctrl-C, or that the time was up, before its end."""
+    _tries: dict[tuple[Changes, Changes], FileTry] = field(init=False, default_factory=dict)
+    _guilty: list[Guilty] = field(init=False, default_factory=list)
+    _pairs: int = field(init=False, default=0)
+    _is_cut: bool = field(init=False, default=False)
 
     def run(self) -> FileFinding:
         """Compare the whole change with its parent, search, and confirm; what is known on Ctrl-C.
@@ -149,15 +133,15 @@ class FileSearch:
         """
         gate: Comparison | None = None
         try:
-            ends = two_cells(self._parent, self._whole)
-            [gate], _ = self._compare("gate", ends, self._plan.comparison.alpha)
+            ends = two_cells(self.parent, self.whole)
+            [gate], _ = self._compare("gate", ends, self.plan.comparison.alpha)
             if gate.verdict is Verdict.FAILED:
                 raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
-            if gate.verdict is not self._direction.verdict:
+            if gate.verdict is not self.direction.verdict:
                 is_open = gate.verdict is Verdict.INCONCLUSIVE
                 outcome = Outcome.INCONCLUSIVE if is_open else Outcome.NONE
                 reason = f"the whole change is {gate.word}"
-                return FileFinding(outcome, self._direction, reason, gate)
+                return FileFinding(outcome, self.direction, reason, gate)
             reason = self._search()
         except KeyboardInterrupt as error:
             if gate is None:
@@ -170,7 +154,7 @@ class FileSearch:
         is_found = is_whole or any(one.is_confirmed for one in guilty)
         return FileFinding(
             Outcome.FOUND if is_found else Outcome.INCONCLUSIVE,
-            self._direction,
+            self.direction,
             reason,
             gate,
             tuple(guilty),
@@ -182,10 +166,9 @@ class FileSearch:
         """Find the sets; why there are no more."""
         guilty = self._guilty
         before: Changes = ()
-        is_regression = self._direction is Direction.REGRESSION
-        less = Verdict.FASTER if is_regression else Verdict.SLOWER
+        less = Verdict.FASTER if self.direction is Direction.REGRESSION else Verdict.SLOWER
         while True:
-            left = tuple(one for one in self._all if one not in before)
+            left = tuple(one for one in range(self.count) if one not in before)
             found = self._smallest(left, before)
             if found == left and not guilty:
                 return "no smaller part shows it"
@@ -208,41 +191,37 @@ class FileSearch:
         """A part of these changes with the effect of which none can be left out; or all of them."""
         parts = 2
         while len(changes) > 1:
-            at = sum(one < self._likely for one in changes)
+            at = sum(one < self.likely for one in changes)
             kinds = [one for one in (changes[:at], changes[at:]) if one]
             chunks = kinds if parts == len(kinds) else _chunks(changes, parts)
-            found = next((one for one in chunks if self._has_effect(one, before)), None)
+            # Of two chunks each is what the other leaves, and is tried once.
+            smaller = [*chunks, *(tuple(x for x in changes if x not in one) for one in chunks)]
+            found = next((one for one in smaller if self._has_effect(one, before)), None)
             if found is not None:
-                changes, parts = found, 2
-                continue
-            if parts > 2:
-                without = [tuple(x for x in changes if x not in chunk) for chunk in chunks]
-                found = next((one for one in without if self._has_effect(one, before)), None)
-                if found is not None:
-                    changes, parts = found, max(parts - 1, 2)
-                    continue
-            if parts >= len(changes):
+                changes, parts = found, 2 if found in chunks else max(parts - 1, 2)
+            elif parts < len(changes):
+                parts = min(2 * parts, len(changes))
+            else:
                 break
-            parts = min(2 * parts, len(changes))
         return changes
 
     def _has_effect(self, changes: Changes, before: Changes) -> bool:
         key = before, changes
         if key not in self._tries:
-            if self._pairs >= self._plan.most_pairs:
+            if self._pairs >= self.plan.most_pairs:
                 self._is_cut = True
                 return False
             self._tries[key] = self._try(changes, before)
-            self._on_try(self._tries[key])
+            self.on_try(self._tries[key])
         compared = self._tries[key].comparison
-        return compared is not None and compared.verdict is self._direction.verdict
+        return compared is not None and compared.verdict is self.direction.verdict
 
     def _try(self, changes: Changes, before: Changes) -> FileTry:
         commit = ""
         try:
-            base = self._commit_of(before)
-            commit = self._commit_of(tuple(sorted((*before, *changes))))
-            alpha = self._plan.comparison.alpha
+            base = self.commit_of(before)
+            commit = self.commit_of(tuple(sorted((*before, *changes))))
+            alpha = self.plan.comparison.alpha
             [compared], _ = self._compare("parts", two_cells(base, commit), alpha)
         except GitError as error:
             return FileTry(before, changes, None, str(error))
@@ -258,37 +237,36 @@ class FileSearch:
         self, part: str, design: Design, alpha: float
     ) -> tuple[list[Comparison], CommitComparison]:
         """The answers, and the comparison that they come from."""
-        plan = replace(self._plan.comparison, alpha=alpha)
-        names = design.named([self._metric])
-        pools = dict.fromkeys(names, self._pool) if self._pool else {}
-        metrics = [self._metric, *self._controls]
-        comparison = CommitComparison(design, metrics, plan, pools)
+        plan = replace(self.plan.comparison, alpha=alpha)
+        names = design.named([self.metric])
+        metrics = [self.metric, *self.controls]
+        comparison = CommitComparison(design, metrics, plan, dict.fromkeys(names, self.pool))
 
         def on_pair(now: Headway, pairs: Mapping[str, Pair]) -> None:
             self._pairs += part == "parts"
-            self._on_pair(part, now, pairs)
+            self.on_pair(part, now, pairs)
 
-        answers = comparison.run(self._source_of(part), on_pair)
+        answers = comparison.run(self.source_of(part), on_pair)
         if answers[0].verdict is Verdict.VOID:
             raise ControlMoved(answers[0].reason)
         return answers[: len(names)], comparison
 
     def _confirm(self, changes: Changes, before: Changes, number: int) -> Guilty:
-        part, alpha = f"confirmation {number}", self._plan.comparison.alpha / 2**number
-        base, files = self._commit_of(before), self._commit_of(tuple(sorted((*before, *changes))))
-        rest, share, sign = None, None, self._direction.sign
-        if files == self._whole:
+        part, alpha = f"confirmation {number}", self.plan.comparison.alpha / 2**number
+        base, files = self.commit_of(before), self.commit_of(tuple(sorted((*before, *changes))))
+        rest, share, sign = None, None, self.direction.sign
+        if files == self.whole:
             [of_files], _ = self._compare(part, two_cells(base, files), alpha)
         else:
-            design = ROLES.design(base, self._whole, files)
+            design = ROLES.design(base, self.whole, files)
             (whole, of_files, rest), comparison = self._compare(part, design, alpha)
             # In one round both contrasts have the same life of the base.
             of_whole, of_part = (
                 {one.base.started_at: sign * one.log_ratio for one in comparison.kept_pairs(name)}
                 for name in (whole.benchmark, of_files.benchmark)
             )
-            share = share_in_rounds(of_whole, of_part, self._plan.comparison.confidence)
-        is_confirmed = of_files.verdict is self._direction.verdict
+            share = share_in_rounds(of_whole, of_part, self.plan.comparison.confidence)
+        is_confirmed = of_files.verdict is self.direction.verdict
         return Guilty(before, changes, of_files, rest, share, is_confirmed, alpha)
 
 

@@ -7,7 +7,7 @@ life is seen. A commit that cannot be measured is left out, and its neighbour is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from asv_bench.bisect.finding import Outcome
@@ -42,33 +42,27 @@ class ResultFinding:
         return asdict(self)
 
 
+@dataclass(slots=True)
 class ResultSearch:
-    """The search among `commits`, after `good` up to the last.
+    """The search among `commits`, after `good` up to the last."""
 
-    `on_look` is told of every commit that was looked at: `SAME`, `OTHER`, or why it cannot be.
-    """
-
-    def __init__(
-        self,
-        source: RoundSource,
-        good: str,
-        commits: Sequence[str],
-        check: Metric,
-        on_look: Callable[[str, str], None] = lambda commit, seen: None,
-    ) -> None:
-        self._source, self._check, self._on_look = source, check, on_look
-        self._good, self._commits = good, list(commits)
-        self._right: tuple[str, ...] = ()
-        self._what: dict[str, str] = {}
-        self.stopped: KeyboardInterrupt | None = None
-        """Ctrl-C, or that the time was up, before its end."""
+    source: RoundSource
+    good: str
+    commits: Sequence[str]
+    check: Metric
+    on_look: Callable[[str, str], None] = lambda commit, seen: None
+    """Told of every commit that was looked at: `SAME`, `OTHER`, or why it cannot be."""
+    stopped: KeyboardInterrupt | None = field(init=False, default=None)
+    """Ctrl-C, or that the time was up, before its end."""
+    _right: tuple[str, ...] = field(init=False, default=())
+    _what: dict[str, str] = field(init=False, default_factory=dict)
 
     def run(self) -> ResultFinding:
         """Look at the ends, search, and look again at the commit and the one before it.
 
         Raises CommitUnusable where an end cannot be measured, or leaves no such result.
         """
-        bad, low, high = self._commits[-1], -1, len(self._commits) - 1
+        bad, low, high = self.commits[-1], -1, len(self.commits) - 1
         reason = ""
         try:
             if not self._is_other(bad):
@@ -77,14 +71,14 @@ class ResultSearch:
             while left := [one for one in usable if low < one < high]:
                 middle = left[len(left) // 2]
                 try:
-                    is_other = self._is_other(self._commits[middle], lives=1)
+                    is_other = self._is_other(self.commits[middle], lives=1)
                 except CommitUnusable as error:
-                    self._on_look(self._commits[middle], error.reason)
+                    self.on_look(self.commits[middle], error.reason)
                     usable.remove(middle)
                     continue
                 low, high = (low, middle) if is_other else (middle, high)
-            before = self._commits[low] if low >= 0 else ""
-            named = self._commits[high]
+            before = self.commits[low] if low >= 0 else ""
+            named = self.commits[high]
             is_next = high == low + 1
             if is_next and self._is_other(named) and not (before and self._is_other(before)):
                 return self._finding(Outcome.FOUND, "looked at again", named, (named,))
@@ -96,14 +90,14 @@ class ResultSearch:
         except KeyboardInterrupt as error:
             self.stopped = error
             reason = "time was up" if isinstance(error, TimeIsUp) else "it was interrupted"
-        suspects = tuple(self._commits[low + 1 : high + 1])
+        suspects = tuple(self.commits[low + 1 : high + 1])
         return self._finding(Outcome.INCONCLUSIVE, reason, suspects=suspects)
 
     def _finding(
         self, outcome: Outcome, reason: str, commit: str = "", suspects: tuple[str, ...] = ()
     ) -> ResultFinding:
-        ends, what = (self._good, self._commits[-1]), self._what.get(commit, "")
-        return ResultFinding(outcome, self._check.name, *ends, reason, commit, what, suspects)
+        ends, what = (self.good, self.commits[-1]), self._what.get(commit, "")
+        return ResultFinding(outcome, self.check.name, *ends, reason, commit, what, suspects)
 
     def _is_other(self, commit: str, lives: int = LIVES) -> bool:
         """Whether a commit gives another result than the good end in any of so many lives."""
@@ -116,17 +110,17 @@ class ResultSearch:
             if head != base:
                 found = OTHER
                 self._what[commit] = first_difference(base, head)
-        self._on_look(commit, found)
+        self.on_look(commit, found)
         return found == OTHER
 
     def _results(self, commit: str, number: int) -> list[tuple[str, ...]]:
-        name = self._check.name
-        for one in (self._good, commit):
-            if (absence := self._source.prepare(one).get(name)) is not None:
+        name = self.check.name
+        for one in (self.good, commit):
+            if (absence := self.source.prepare(one).get(name)) is not None:
                 raise CommitUnusable(one, absence.reason, is_lacking=not absence.has_failed)
         order = (1, 0) if number % 2 else (0, 1)
         try:
-            measured = self._source.round([self._good, commit], order, metrics=[name])
+            measured = self.source.round([self.good, commit], order, metrics=[name])
         except SampleFailed as error:
             raise CommitUnusable(error.commit, error.reason) from None
         return [of_cell[name].results for of_cell in measured.readings]

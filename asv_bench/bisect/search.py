@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from asv_bench.bisect.finding import Finding, Guess, Probe, Stage
@@ -35,6 +35,7 @@ _FAR, _STEADY = math.log(2.0), 0.05
 """Where the ends differ by as much, and lives of either vary by no more, single lives tell."""
 
 
+@dataclass(slots=True)
 class Search:
     """The search for the commits in a row that changed a benchmark.
 
@@ -47,41 +48,31 @@ class Search:
     difference of the ends (`Searched.is_answered`), unless the plan asks for all steps. Steps that
     cancel each other do not show in it: each commit that was not measured is measured once before
     the end where they are few, `spare_s` (in seconds) is enough, or the plan asks for all steps.
-
-    `good` is the full hash of the commit before the `candidates`, which are full hashes, oldest
-    first; the last is the bad end. `pool` has differences within one commit that this machine
-    showed before (`judging.within_commit`). `on_probe` is told of every pair, `on_confirmed` of
-    every step that is confirmed.
     """
 
-    def __init__(
-        self,
-        source_of: SourceOf,
-        good: str,
-        candidates: Sequence[str],
-        metric: Metric,
-        *,
-        controls: Sequence[Metric] = (),
-        direction: Direction = Direction.REGRESSION,
-        plan: SearchPlan | None = None,
-        pool: Sequence[float] = (),
-        on_probe: OnProbe = lambda probe: None,
-        on_confirmed: Callable[[Comparison], None] = lambda comparison: None,
-        spare_s: Callable[[], float] = lambda: 0.0,
-    ) -> None:
-        plan = plan or SearchPlan()
-        self._source_of = source_of
-        self._metric, self._controls = metric, controls
-        self._plan = plan
-        self._pools = {metric.name: pool} if pool else {}
-        self._on_probe, self._on_confirmed, self._spare_s = on_probe, on_confirmed, spare_s
-        self._is_survey = False  # whether each commit is to be measured
-        self._of_gate: list[Pair] = []
-        self._margin = math.log1p(plan.comparison.margin)
-        self._curve = LevelCurve(len(candidates), self._margin)
-        self._failures: Counter[str] = Counter()
-        row = tuple(candidates)
-        self._known = Searched(direction, metric.name, good, row, plan, self._curve)
+    source_of: SourceOf
+    good: str  # full hash of the commit before the candidates
+    candidates: Sequence[str]  # full hashes, oldest first; the last is the bad end
+    metric: Metric
+    controls: Sequence[Metric] = ()
+    direction: Direction = Direction.REGRESSION
+    plan: SearchPlan = field(default_factory=SearchPlan)
+    pool: Sequence[float] = ()
+    """Differences within one commit that this machine showed before (`judging.within_commit`)."""
+    on_probe: OnProbe = lambda probe: None  # told of every pair
+    on_confirmed: Callable[[Comparison], None] = lambda comparison: None
+    """Told of every step that is confirmed."""
+    spare_s: Callable[[], float] = lambda: 0.0
+    _is_survey: bool = field(init=False, default=False)  # whether each commit is to be measured
+    _of_gate: list[Pair] = field(init=False, default_factory=list)
+    _failures: Counter[str] = field(init=False, default_factory=Counter)
+    _curve: LevelCurve = field(init=False)
+    _known: Searched = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._curve = LevelCurve(len(self.candidates), math.log1p(self.plan.comparison.margin))
+        known = (self.direction, self.metric.name, self.good, tuple(self.candidates), self.plan)
+        self._known = Searched(*known, self._curve)
 
     def run(self) -> Finding:
         """Compare the ends, search and confirm; after Ctrl-C, what is known by then.
@@ -102,14 +93,14 @@ class Search:
         return self._known.stopped
 
     def _run(self) -> None:
-        known, alpha = self._known, self._plan.comparison.alpha
+        known, alpha = self._known, self.plan.comparison.alpha
         last = len(known.candidates) - 1
         known.gate = gate = self._compare(Stage.GATE, "gate", REFERENCE, last, alpha)
         if gate.verdict is Verdict.FAILED:
             raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
-        if known.is_changed or self._plan.is_inside:
+        if known.is_changed or self.plan.is_inside:
             self._search(() if known.is_changed else self._places())
-            self._is_survey = self._plan.is_all or bool(known.confirmed and self._is_cheap())
+            self._is_survey = self.plan.is_all or bool(known.confirmed and self._is_cheap())
             if self._is_survey:
                 self._curve.fewest = 1
                 self._search(())
@@ -118,7 +109,7 @@ class Search:
         """Whether there is time to measure what was not, where steps that cancel may lie."""
         count = len(self._curve.unmeasured())
         pair_s = median(pair.seconds for pair in self._of_gate)
-        return count <= LOOKED_AT or count * pair_s < self._spare_s()
+        return count <= LOOKED_AT or count * pair_s < self.spare_s()
 
     def _search(self, places: Sequence[int]) -> None:
         """Probe and confirm until nothing is suspect any more, beginning at these places."""
@@ -144,18 +135,15 @@ class Search:
         base, head = self._hash(before), self._hash(after)
 
         def on_pair(progress: Headway, pairs: Mapping[str, Pair]) -> None:
-            pair = pairs.get(self._metric.name)
-            if pair is not None and stage is Stage.GATE and pair.discarded is None:
-                self._of_gate.append(pair)
-            if pair is not None:
-                self._observe(before, after, pair)
+            pair = pairs.get(self.metric.name)
             self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
 
-        plan = replace(self._plan.comparison, alpha=alpha)
-        metrics = [self._metric, *self._controls]
-        comparison = CommitComparison(two_cells(base, head), metrics, plan, self._pools)
+        plan = replace(self.plan.comparison, alpha=alpha)
+        metrics = [self.metric, *self.controls]
+        pools = {self.metric.name: self.pool}
+        comparison = CommitComparison(two_cells(base, head), metrics, plan, pools)
         try:
-            compared, *_ = comparison.run(self._source_of(part), on_pair)
+            compared, *_ = comparison.run(self.source_of(part), on_pair)
         except KeyboardInterrupt as error:
             if stage is Stage.GATE and comparison.pairs():
                 self._known.gate, *_ = comparison.answers_after(error)
@@ -171,20 +159,20 @@ class Search:
             f"confirmation {len(self._known.suspicions) + 1}",
             gap.commits.start - 1,
             gap.commits[-1],
-            self._plan.comparison.alpha / share,
+            self.plan.comparison.alpha / share,
         )
         expected = Verdict.SLOWER if gap.effect > 0 else Verdict.FASTER
         is_confirmed = comparison.verdict is expected
         self._known.suspicions[gap.commits] = ComparedGap(gap, comparison, is_confirmed)
         if is_confirmed:
-            self._on_confirmed(comparison)
+            self.on_confirmed(comparison)
 
     def _probe_until_settled(self, places: Sequence[int]) -> None:
         known = self._known
         is_single = known.is_changed and self._tells_by_single_lives()
 
         def next_round(running: Sequence[RoundRequest]) -> RoundRequest | None:
-            if known.pairs + len(running) >= self._plan.most_pairs:
+            if known.pairs + len(running) >= self.plan.most_pairs:
                 return None
             pending = [known.candidates.index(request.design.cells[-1]) for request in running]
             commit = self._next_commit(pending, places)
@@ -194,7 +182,7 @@ class Search:
             design = one_cell(name) if is_single else two_cells(known.good, name)
             return RoundRequest(design, (known.benchmark,))
 
-        Schedule(self._source_of("search")).measure(next_round, self._take)
+        Schedule(self.source_of("search")).measure(next_round, self._take)
 
     def _tells_by_single_lives(self) -> bool:
         """Whether the ends lie so far apart that one life says on which side a commit is."""
@@ -207,11 +195,11 @@ class Search:
     def _pair_of(self, request: RoundRequest, measured: Round) -> Pair:
         """The pair of a round; a single life stands beside the middle one of the good end."""
         if len(request.design.cells) > 1:
-            [pair] = request.design.pairs([self._metric], measured).values()
+            [pair] = request.design.pairs([self.metric], measured).values()
             return pair
         middle = median(pair.base.value for pair in self._of_gate)
         near = min(self._of_gate, key=lambda pair: abs(pair.base.value - middle))
-        head = measured.readings[0][self._metric.name]
+        head = measured.readings[0][self.metric.name]
         return replace(near, head=head, head_first=False)
 
     def _next_commit(self, pending: Sequence[int], places: Sequence[int]) -> int | None:
@@ -234,12 +222,12 @@ class Search:
             return self._curve.most_informative(pending)
         bad = self._curve.levels()[-1]
         farthest = max(abs(bad.low), abs(bad.high))
-        if not has_step and not places and abs(bad.mean) < self._margin < farthest:
+        if not has_step and not places and abs(bad.mean) < self._curve.margin < farthest:
             # The comparison of the ends said more: without its difference there is no step to find.
             return bad.commit
         # The first place of which the level is not known to the margin yet.
         levels = self._curve.levels()
-        known = [one.commit for one in levels if one.high - one.low < 2.0 * self._margin]
+        known = [one.commit for one in levels if one.high - one.low < 2.0 * self._curve.margin]
         nearest = map(self._curve.nearest, places)
         return next((one for one in nearest if one not in known and one not in pending), None)
 
@@ -258,7 +246,7 @@ class Search:
 
     def _is_located(self, gap: Gap) -> bool:
         """Whether a step lies there, at one commit, and was not compared yet."""
-        is_certain = gap.is_atomic and gap.probability >= self._plan.certain
+        is_certain = gap.is_atomic and gap.probability >= self.plan.certain
         return is_certain and gap.commits not in self._known.suspicions and self._matters(gap)
 
     def _matters(self, gap: Gap) -> bool:
@@ -279,7 +267,6 @@ class Search:
         pair, failure = None, ""
         try:
             pair = self._pair_of(request, future.result())
-            self._observe(REFERENCE, index, pair)
         except CommitUnusable as error:
             self._leave_out(index, error, error.reason)
             failure = str(error)
@@ -298,17 +285,19 @@ class Search:
         self._curve.exclude(index)
         self._known.unmeasurable[error.commit] = reason
 
-    def _observe(self, reference: int, commit: int, pair: Pair) -> None:
-        self._known.higher_is_better = pair.higher_is_better
-        if pair.discarded is None:
-            self._curve.observe(reference, commit, [pair.log_ratio])
-
     def _report(
-        self, stage: Stage, before: int, after: int, pair: Pair | None, failure: str = ""
+        self, stage: Stage, before: int, after: int, pair: Pair | None, failure: str
     ) -> None:
+        """Take in a pair, and tell of it."""
+        if pair is not None:
+            self._known.higher_is_better = pair.higher_is_better
+            if pair.discarded is None:
+                self._curve.observe(before, after, [pair.log_ratio])
+                if stage is Stage.GATE:
+                    self._of_gate.append(pair)
         guess = self._guess() if stage is Stage.SEARCH else None
         probe = Probe(stage, self._hash(before), self._hash(after), pair, failure, guess)
-        self._on_probe(probe)
+        self.on_probe(probe)
 
     def _guess(self) -> Guess:
         """Where a step is most probable that was not compared yet."""
