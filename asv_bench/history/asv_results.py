@@ -14,7 +14,6 @@ import ast
 import itertools
 import math
 import statistics
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -296,29 +295,19 @@ def _plain(param: str) -> str:
         return param
 
 
-class SessionStarts(NamedTuple):
-    """When the sessions of a machine began, in milliseconds since 1970, ascending."""
-
-    begun_ms: tuple[int, ...]
-
-    def session_of(self, figure: Figure) -> int:
-        """The number of the session that measured a figure, from 1 on."""
-        return bisect_right(self.begun_ms, figure.started_ms)
-
-
 Ratios: TypeAlias = dict[tuple[Series, str, int], tuple[str, float]]
 """By series, commit and time of measurement in milliseconds: the reference, and its figure."""
 
 
-def sessions_of(figures: Iterable[Figure]) -> SessionStarts:
-    """The sessions in which a machine measured some figures, whatever their series.
+def sessions_of(figures: Iterable[Figure]) -> list[int]:
+    """When the sessions began in which a machine measured some figures, in milliseconds since 1970.
 
-    asv stores when the last round of a figure started, and the last rounds of a session follow one
-    another.
+    They are ascending, and of figures of whatever series. asv stores when the last round of a
+    figure started, and the last rounds of a session follow one another.
     """
     starts = sorted({figure.started_ms for figure in figures})
     later = [second for first, second in itertools.pairwise(starts) if second - first > APART_MS]
-    return SessionStarts((*starts[:1], *later))
+    return [*starts[:1], *later]
 
 
 class _Related(msgspec.Struct):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -24,7 +25,6 @@ from asv_bench.history.asv_results import (
     Figure,
     Ratios,
     Series,
-    SessionStarts,
 )
 from asv_bench.stats.paired import Floats, robust_sigma
 from asv_bench.stats.segments import (
@@ -116,12 +116,12 @@ class Change:
 
 
 def points_of(
-    figures: Sequence[Figure], commits: Sequence[Commit], ratios: Ratios, sessions: SessionStarts
+    figures: Sequence[Figure], commits: Sequence[Commit], ratios: Ratios, sessions: Sequence[int]
 ) -> list[Point]:
     """One series on one machine, in one environment, as points in the order of `commits`.
 
     `ratios` (`read_ratios`) are used where every figure has one to the same reference:
-    ratios and plain figures do not mix. `sessions` are those of the machine.
+    ratios and plain figures do not mix. `sessions` are the machine's (`sessions_of`).
     """
     by_commit = {one.commit: one for one in figures if not one.failed and one.median > 0}
     shown = [(commit, by_commit[commit.hash]) for commit in commits if commit.hash in by_commit]
@@ -131,7 +131,9 @@ def points_of(
     for (commit, figure), pair in zip(shown, pairs, strict=True):
         reference, divisor = pair if pair and is_related else (None, 1.0)
         level = math.log(figure.median / divisor)
-        points.append(Point(commit, figure, level, sessions.session_of(figure), reference))
+        points.append(
+            Point(commit, figure, level, bisect_right(sessions, figure.started_ms), reference)
+        )
     return points
 
 

@@ -18,7 +18,6 @@ from asv_bench.history.asv_results import (
     Figure,
     Ratios,
     Results,
-    SessionStarts,
     read_ratios,
     read_results,
     sessions_of,
@@ -119,7 +118,7 @@ class MachineHistory:
     commits: Sequence[Commit]  # what was measured of the line, or labels; oldest first
     off_line: int  # how many were measured and are not on the line
     environments: Sequence[EnvironmentFacts]  # the last one measured is the first
-    sessions: SessionStarts
+    sessions: Sequence[int]  # when they began (`sessions_of`)
     ratios: Ratios
     beginnings: Sequence[Beginning]
 

@@ -8,6 +8,7 @@ import re
 import statistics
 import time
 import zlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -155,7 +156,7 @@ def _packed(views: Sequence[MachineView], commit_url: str) -> str:
             {
                 "name": view.stored.name,
                 "commits": [places[commit.hash] for commit in view.stored.commits],
-                "sessions": list(view.stored.sessions.begun_ms),
+                "sessions": view.stored.sessions,
                 "environments": view.environments,
                 "graphs": [_drawn(graph, view) for graph in view.graphs],
             }
@@ -167,7 +168,7 @@ def _packed(views: Sequence[MachineView], commit_url: str) -> str:
 
 
 def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
-    places, series = view.places, graph.series
+    places, series, starts = view.places, graph.series, view.stored.sessions
     begun = [one for one in view.stored.beginnings if series.name in one.benchmarks]
     began = {(*one.environment.items(),): one.changed for one in begun}
     # It finds this series alone, and its texts with quotes around them.
@@ -188,7 +189,7 @@ def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
                 # Medians, and their lower and upper quartiles.
                 "levels": list(zip(*map(_levels, line.values()), strict=True)),
                 "processes": [len(figure.samples) for figure in line.values()],
-                "sessions": [view.stored.sessions.session_of(one) for one in line.values()],
+                "sessions": [bisect_right(starts, one.started_ms) for one in line.values()],
             }
             for environment, line in graph.lines.items()
         ],
