@@ -21,14 +21,13 @@ from asv_bench.errors import MeasurementFailed
 _KEPT_VARIABLES = tuple(f"GIT_{what}" for what in ("CONFIG", "EXEC", "LFS", "SSH", "SSL", "TEST"))
 """What git's variables begin with that are the user's settings, such as trust in a directory. All
 others a hook or a command of git may have set, to its own repository, index or meaning of paths."""
-_SETTINGS = {
+_SETTINGS = (
     # The user's hooks and watchers are not for us to run.
-    "core.hooksPath": os.devnull,
-    "core.fsmonitor": "false",
-    "core.symlinks": "true",
+    *("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false"),
+    *("-c", "core.symlinks=true"),
     # Snapshots of the working tree are in a bare repository below the checkout.
-    "safe.bareRepository": "all",
-}
+    *("-c", "safe.bareRepository=all"),
+)
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 PERSON = {
     **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "kvtrail"),
@@ -109,7 +108,7 @@ class Repository:
         around = {"GIT_CEILING_DIRECTORIES": str(self.path.resolve().parent)}
         try:
             done = subprocess.run(
-                ["git", *place, *arguments],
+                ["git", *_SETTINGS, *place, *arguments],
                 env={**git_environment(), **around, **variables},
                 input=given,
                 capture_output=True,
@@ -223,13 +222,7 @@ def git_environment() -> dict[str, str]:
         if not key.startswith("GIT_") or key.startswith(_KEPT_VARIABLES)
     }
     variables |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
-    variables["GIT_NO_REPLACE_OBJECTS"] = "1"
-    count = variables.get("GIT_CONFIG_COUNT") or "0"
-    if count.isdecimal():  # else git says itself what is wrong with it
-        for number, (key, value) in enumerate(_SETTINGS.items(), int(count)):
-            variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-        variables["GIT_CONFIG_COUNT"] = str(int(count) + len(_SETTINGS))
-    return variables
+    return variables | {"GIT_NO_REPLACE_OBJECTS": "1"}
 
 
 def _readable(text: bytes) -> str:
