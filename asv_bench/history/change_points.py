@@ -26,21 +26,12 @@ from asv_bench.history.asv_results import (
     Ratios,
     Series,
 )
+from asv_bench.stats import segments
 from asv_bench.stats.paired import Floats, robust_sigma
-from asv_bench.stats.segments import (
-    FEWEST,
-    PENALTY,
-    Labels,
-    lasting_ends,
-    robust_costs,
-    robust_segment_ends,
-    segment_ends,
-    step_between,
-)
 
 LEAST_EFFECT = 0.01
 """Smaller changes are none that a comparison would call slower or faster."""
-FILTERED_PENALTY = 1.4 * PENALTY
+FILTERED_PENALTY = 1.4 * segments.PENALTY
 """Medians of three neighbours share two values with the next. Chosen by simulation: no more false
 changes than asv's own detection where processes have two modes."""
 PLACE_PROBABILITY = 0.99
@@ -147,24 +138,24 @@ def changes_in(points: Sequence[Point]) -> list[Change]:
     spread = _spread_of(levels, sessions, samples, are_ratios=bool(points[0].reference))
     values, session = levels / spread.commit, spread.session / spread.commit
     if min(map(len, samples)) >= REPEATED:
-        ends = segment_ends(values, sessions, session, 1)
+        ends = segments.segment_ends(values, sessions, session, 1)
         if session == 0:
-            least = math.sqrt(PENALTY * math.log(max(len(values), FEWEST)))
-            ends = lasting_ends(values, ends, least)
+            least = math.sqrt(segments.PENALTY * math.log(max(len(values), segments.FEWEST)))
+            ends = segments.lasting_ends(values, ends, least)
     elif session == 0:
         # Each disturbed process would be a change and its undoing.
-        ends = lasting_ends(values, robust_segment_ends(values))
+        ends = segments.lasting_ends(values, segments.robust_segment_ends(values))
     else:
         from scipy.ndimage import median_filter  # not at the top: every command would wait for it
 
         values = median_filter(values, 3, mode="nearest")
-        ends = segment_ends(values, sessions, session, 2, FILTERED_PENALTY)
-    segments = [points[start:end] for start, end in pairwise([0, *ends])]
-    found = (_change(before, after, spread) for before, after in pairwise(segments))
+        ends = segments.segment_ends(values, sessions, session, 2, FILTERED_PENALTY)
+    levelled = [points[start:end] for start, end in pairwise([0, *ends])]
+    found = (_change(before, after, spread) for before, after in pairwise(levelled))
     return [change for change in found if abs(change.effect) >= LEAST_EFFECT]
 
 
-def _sessions(points: Sequence[Point]) -> Labels:
+def _sessions(points: Sequence[Point]) -> segments.Labels:
     """Numbers from 0 for the sessions of some points."""
     return np.unique([point.session for point in points], return_inverse=True)[1]
 
@@ -173,7 +164,7 @@ def _change(before: Sequence[Point], after: Sequence[Point], spread: Spread) -> 
     first, points = after[0], [*before, *after]
     levels = np.array([point.level for point in points]) / spread.commit
     session = spread.session / spread.commit
-    height, sd, values = step_between(levels, _sessions(points), session, len(before))
+    height, sd, values = segments.step_between(levels, _sessions(points), session, len(before))
     shift, width = height * spread.commit, _Z95 * sd * spread.commit
     earliest, latest = _places_of(values, len(before))
     return Change(
@@ -204,7 +195,7 @@ def _places_of(levels: Floats, found: int) -> tuple[int, int]:
     """
 
     def cost(side: Floats) -> float:
-        return float(robust_costs(side - np.median(side)).sum())
+        return float(segments.robust_costs(side - np.median(side)).sum())
 
     last = len(levels) - 1
     costs = np.array([cost(levels[:place]) + cost(levels[place:]) for place in range(1, last + 1)])
@@ -224,7 +215,11 @@ class Spread(NamedTuple):
 
 
 def _spread_of(
-    levels: Floats, sessions: Labels, samples: Sequence[Sequence[float]], *, are_ratios: bool
+    levels: Floats,
+    sessions: segments.Labels,
+    samples: Sequence[Sequence[float]],
+    *,
+    are_ratios: bool,
 ) -> Spread:
     """How the figures of a series vary, apart from a few changes; all arguments are by commit.
 
@@ -237,7 +232,7 @@ def _spread_of(
     crosses = np.diff(sessions) != 0
     inside, across = differences[~crosses], differences[crosses]
     within = _noise_within(samples)
-    if len(levels) < FEWEST:
+    if len(levels) < segments.FEWEST:
         commit = _noise_of_few(samples, within)
         return Spread(commit, (commit if are_ratios else SESSION_NOISE) if len(across) else 0.0)
     if not len(across) or (within == 0 and len(inside) < len(across)):
