@@ -18,8 +18,7 @@ import numpy as np
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.measure.turns import own_turns
-from asv_bench.memory.bandwidth import read_bandwidth
-from asv_bench.memory.floor import GPT2Shape
+from asv_bench.memory import GPT2Shape, read_bandwidth
 from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.process.machine import has_cuda_gpu
 from asv_bench.workloads.named import WORKLOADS, Workload

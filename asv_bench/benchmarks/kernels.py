@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from asv_runner.benchmarks.mark import SkipNotImplemented
 
-from asv_bench.memory.bandwidth import device_ms, read_bandwidth
+from asv_bench.memory import device_ms, read_bandwidth
 from asv_bench.process.machine import has_cuda_gpu
 
 from .sharing import Figures, SharesRuns, median_s, shared

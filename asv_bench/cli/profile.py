@@ -12,8 +12,7 @@ import typer
 
 from asv_bench.explain.trace import Event, TraceSummary, read_events
 from asv_bench.explain.window import Decoded, Window, torch_trace
-from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
-from asv_bench.memory.floor import Role, kernel_roles
+from asv_bench.memory import Bandwidth, Role, kernel_roles, read_bandwidth
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record

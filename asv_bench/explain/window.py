@@ -17,7 +17,7 @@ import msgspec
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.trace import TraceSummary, read_traces, traced
-from asv_bench.memory.floor import Role, role_bytes
+from asv_bench.memory import Role, role_bytes
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.environment import borrowed_paths, search_path
 from asv_bench.process.run_apart import last_words, run_apart

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from asv_bench.errors import BenchError, MeasurementFailed
-from asv_bench.memory.bandwidth import read_bandwidth
+from asv_bench.memory import read_bandwidth
 from asv_bench.output.record import write_json
 from asv_bench.peers.lives.life import Demand, Ids, PeerTask
 from asv_bench.process.run_apart import last_words, run_apart

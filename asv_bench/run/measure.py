@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asv_bench.explain.trace import traced
-from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
+from asv_bench.memory import Bandwidth, read_bandwidth
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asv_bench.errors import Refused
-from asv_bench.memory.bandwidth import Bandwidth
-from asv_bench.memory.floor import ModelConfig, role_bytes
+from asv_bench.memory import Bandwidth, ModelConfig, role_bytes
 
 if TYPE_CHECKING:
     from engine import EngineConfig, SamplingParams

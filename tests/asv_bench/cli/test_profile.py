@@ -15,8 +15,7 @@ from asv_bench.cli.profile import role_table
 from asv_bench.errors import MeasurementFailed
 from asv_bench.explain.trace import Event, TraceSummary, WorkTime, read_traces, summarize_trace
 from asv_bench.explain.window import Decoded, Window, decode_window, torch_trace
-from asv_bench.memory.bandwidth import Bandwidth
-from asv_bench.memory.floor import KERNEL_ROLES, Role, kernel_roles
+from asv_bench.memory import KERNEL_ROLES, Bandwidth, Role, kernel_roles
 from tests.fresh_python import ROOT
 
 TINY = {"model": "random:gpt2-tiny", "device": "cpu"}

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from asv_bench.errors import Refused
-from asv_bench.memory.bandwidth import Bandwidth, read_bandwidth
-from asv_bench.memory.floor import GPT2Shape, role_bytes
+from asv_bench.memory import Bandwidth, GPT2Shape, read_bandwidth, role_bytes
 from asv_bench.workloads.named import WORKLOADS, workload_named
 from engine.models.registry import RANDOM_CONFIGS
 from engine.models.spec import DecoderSpec

@@ -1,1 +1,0 @@
-"""What a decode step owes to memory, and how near its kernels come: the bandwidth and the floor."""
