@@ -34,8 +34,6 @@ from asv_bench.measure.samples import CommitUnusable, Metric, Pair, RoundSource
 from asv_bench.stats.paired import Share, share_in_rounds
 
 ROLES = Roles("base", "whole", "files")
-OnPair = Callable[[str, Headway, Mapping[str, Pair]], None]
-"""Told of every pair, and of what it was measured for."""
 Changes = tuple[int, ...]
 
 
@@ -115,7 +113,8 @@ class FileSearch:
     plan: SearchPlan = field(default_factory=SearchPlan)
     pool: Sequence[float] = ()
     """Differences within one commit that this machine showed before (`judging.within_commit`)."""
-    on_pair: OnPair = lambda doing, now, pairs: None
+    on_pair: Callable[[str, Headway, Mapping[str, Pair]], None] = lambda doing, now, pairs: None
+    """Told of every pair, and of what it was measured for."""
     on_try: Callable[[FileTry], None] = lambda tried: None
     """Told of every part that was compared or could not be."""
     stopped: KeyboardInterrupt | None = field(init=False, default=None)

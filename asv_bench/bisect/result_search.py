@@ -63,7 +63,6 @@ class ResultSearch:
         Raises CommitUnusable where an end cannot be measured, or leaves no such result.
         """
         bad, low, high = self.commits[-1], -1, len(self.commits) - 1
-        reason = ""
         try:
             if not self._is_other(bad):
                 return self._finding(Outcome.NONE, "the ends give the same result")

@@ -21,10 +21,6 @@ from asv_bench.measure.samples import CommitUnusable, Metric, Pair, Round, Round
 from asv_bench.stats.level_curve import REFERENCE, Gap, LevelCurve
 from asv_bench.stats.paired import robust_sigma
 
-SourceOf = Callable[[str], RoundSource]
-"""Gives the source for a part of the search. Each part measures pairs of its own, which no other
-part is given."""
-OnProbe = Callable[[Probe], None]
 MOST_LEFT, MOST_LEFT_OF_ALL = 0.5, 0.35
 """Steps that may be left somewhere when the search ends, and where none explains the range."""
 LOOKED_AT = 7
@@ -50,7 +46,8 @@ class Search:
     the end where they are few, `spare_s` (in seconds) is enough, or the plan asks for all steps.
     """
 
-    source_of: SourceOf
+    source_of: Callable[[str], RoundSource]
+    """Gives the source for a part of the search, whose pairs no other part is given."""
     good: str  # full hash of the commit before the candidates
     candidates: Sequence[str]  # full hashes, oldest first; the last is the bad end
     metric: Metric
@@ -59,7 +56,7 @@ class Search:
     plan: SearchPlan = field(default_factory=SearchPlan)
     pool: Sequence[float] = ()
     """Differences within one commit that this machine showed before (`judging.within_commit`)."""
-    on_probe: OnProbe = lambda probe: None  # told of every pair
+    on_probe: Callable[[Probe], None] = lambda probe: None  # told of every pair
     on_confirmed: Callable[[Comparison], None] = lambda comparison: None
     """Told of every step that is confirmed."""
     spare_s: Callable[[], float] = lambda: 0.0

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.delay import delay_of_steps
+from asv_bench.stats.paired import Floats
 from asv_bench.workloads.named import Workload
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ Prompt: TypeAlias = list[int] | str
 Mode: TypeAlias = Literal["naive", "online", "offline"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Latency: TypeAlias = Literal["ttft", "tpot", "itl", "latency"]
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True)
