@@ -164,13 +164,12 @@ class HostShare(runs.OfModel, model=runs.MODELS, batch=BATCHES):
         if hasattr(engine, "step_batches"):
             ways.append("host_time_in_columns")
         readings: defaultdict[str, list[float]] = defaultdict(list)
-        with counted_waits() as waits:
-            # In turn, so that a lasting disturbance affects both.
-            for way in ways * runs.RUNS_ON_CPU:
-                timed = HostTimedEngine(engine, waits, in_columns=way != "host_time")
-                sample = run_workload(timed, workload, runs.PROMPT_IDS[model])
-                readings[way].append(statistics.median(timed.full_steps_s(batch)))
-                readings["step_time"].append(runs.steady_step_s(sample))
+        # In turn, so that a lasting disturbance affects both.
+        for way in ways * runs.RUNS_ON_CPU:
+            with host_timed(engine, batch, in_columns=way != "host_time") as steps:
+                sample = run_workload(engine, workload, runs.PROMPT_IDS[model])
+            readings[way].append(statistics.median(steps))
+            readings["step_time"].append(runs.steady_step_s(sample))
         return {figure: min(seconds) for figure, seconds in readings.items()}
 
     track_host_time = shared(
@@ -204,63 +203,45 @@ def _step_figures(sample: RunSample) -> dict[str, float]:
 
 
 @contextmanager
-def counted_waits() -> Iterator[list[float]]:
-    """The seconds of every wait for an event, a stream or the device, of any engine."""
+def host_timed(engine: Any, batch: int, *, in_columns: bool = False) -> Iterator[list[float]]:
+    """Seconds that the host did not wait, in steps that deliver a token for each of `batch` rows.
+
+    Waits are those for an event, a stream or the device. `in_columns` takes tokens by
+    `step_batches`, which engines of older commits lack; converting them to events is not timed.
+    """
     from unittest.mock import patch
 
     import torch
 
-    waits: list[float] = []
+    take = engine.step_batches if in_columns else engine.step
+    steps: list[float] = []
+    waited = 0.0
 
     def counted(wait: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
+            nonlocal waited
             started = time.perf_counter()
             try:
                 return wait(*args, **kwargs)
             finally:
-                waits.append(time.perf_counter() - started)
+                waited += time.perf_counter() - started
 
         return timed
+
+    def step() -> Sequence[TokenEvent]:
+        before, started = waited, time.perf_counter()
+        taken = take()
+        elapsed = time.perf_counter() - started - (waited - before)
+        events = [event for batch in taken for event in batch.events()] if in_columns else taken
+        if len(events) == batch:
+            steps.append(elapsed)
+        return events
 
     with ExitStack() as stack:
         for owner in (torch.cuda.Event, torch.cuda.Stream, torch.cuda):
             stack.enter_context(patch.object(owner, "synchronize", counted(owner.synchronize)))
-        yield waits
-
-
-class HostTimedEngine:
-    """An engine, with the host's own time of each of its steps: without its waits for the device.
-
-    `in_columns` takes tokens by `step_batches`, which engines of older commits lack; converting
-    them to events is not timed.
-    """
-
-    def __init__(self, engine: Any, waits: list[float], *, in_columns: bool = False) -> None:
-        self._engine, self._waits, self._in_columns = engine, waits, in_columns
-        self.submit = engine.submit
-        # For each step its events, and the seconds that the host did not wait in it.
-        self.steps: list[tuple[int, float]] = []
-
-    @property
-    def has_unfinished(self) -> bool:
-        """As the engine's."""
-        return bool(self._engine.has_unfinished)
-
-    def step(self) -> Sequence[TokenEvent]:
-        """As the engine's."""
-        take = self._engine.step_batches if self._in_columns else self._engine.step
-        waited, started = len(self._waits), time.perf_counter()
-        taken = take()
-        elapsed = time.perf_counter() - started - sum(self._waits[waited:])
-        if self._in_columns:
-            taken = [event for batch in taken for event in batch.events()]
-        self.steps.append((len(taken), elapsed))
-        events: Sequence[TokenEvent] = taken
-        return events
-
-    def full_steps_s(self, batch_size: int) -> list[float]:
-        """Host seconds of the steps that delivered one token for each of `batch_size` rows."""
-        return [seconds for events, seconds in self.steps if events == batch_size]
+        stack.enter_context(patch.object(engine, "step", step))
+        yield steps
 
 
 _START = """

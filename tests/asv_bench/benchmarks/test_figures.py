@@ -12,7 +12,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from fake_engine import FakeClock, FakeEngine
 
 from asv_bench.benchmarks import decode, engine_runs, host, kernels
-from asv_bench.benchmarks.host import HostTimedEngine, counted_waits
+from asv_bench.benchmarks.host import host_timed
 from asv_bench.benchmarks.sharing import Figures, SharesRuns, samples_of, shared
 from asv_bench.lab.pretend_cuda import pretended_cuda
 from engine import Engine, EngineConfig, SamplingParams
@@ -106,7 +106,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return clock
 
 
-def delivered(engine: HostTimedEngine, *tokens: int) -> list[int]:
+def delivered(engine: FakeEngine, *tokens: int) -> list[int]:
     """Run requests of so many tokens; how many events each step delivers."""
     for count in tokens:
         engine.submit([1], SamplingParams(max_new_tokens=count))
@@ -128,12 +128,11 @@ def test_waits_are_no_work_of_the_host(
             owner.synchronize()
             return super().step()
 
-    with counted_waits() as waits:
-        engine = HostTimedEngine(WaitingEngine(clock, step_s=0.25), waits)
+    engine = WaitingEngine(clock, step_s=0.25)
+    with host_timed(engine, 3) as steps:
         delivered(engine, 4, 4, 4)
     assert clock.slept == [7.0] * 4
-    assert engine.steps == [(3, 0.25)] * 4
-    assert sum(waits) == 28.0
+    assert steps == [0.25] * 4
     # What was patched is whole again.
     assert owner.synchronize is waiting
 
@@ -149,13 +148,13 @@ def test_the_events_of_columns_are_made_off_the_clock(clock: FakeClock) -> None:
 
     class BatchEngine(FakeEngine):
         def step_batches(self):
-            return [LazyBatch(self.step()), LazyBatch([])]
+            return [LazyBatch(super().step()), LazyBatch([])]
 
-    engine = HostTimedEngine(BatchEngine(clock, step_s=0.5), [], in_columns=True)
-    assert delivered(engine, 2, 3, 3) == [3, 3, 2]
-    assert engine.steps == [(3, 0.5), (3, 0.5), (2, 0.5)]
+    engine = BatchEngine(clock, step_s=0.5)
+    with host_timed(engine, 3, in_columns=True) as steps:
+        assert delivered(engine, 2, 3, 3) == [3, 3, 2]
     # Only steps of the whole batch count.
-    assert engine.full_steps_s(3) == [0.5, 0.5]
+    assert steps == [0.5, 0.5]
 
 
 class Shared(SharesRuns, batch=[8]):
