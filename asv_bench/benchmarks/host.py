@@ -186,7 +186,14 @@ class Startup(SharesRuns):
     """What every measured process pays before its first token."""
 
     def run(self) -> Figures:
-        return dict(zip(("import", "first_token"), _started(), strict=True))
+        """In a process with the engine of this one, which may have been forked from one that had
+        imported much of what the engine needs."""
+        code = f"MODEL = {f'random:{runs.CPU_MODEL}'!r}\n{_START}"
+        path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+        said = subprocess.check_output(
+            [sys.executable, "-P", "-c", code], env={**os.environ, "PYTHONPATH": path}, text=True
+        )
+        return dict(zip(("import", "first_token"), map(float, said.split()), strict=True))
 
     track_import = shared("import", "Seconds that importing the engine adds to importing torch.")
     track_first_token = shared(
@@ -257,16 +264,3 @@ started = engine.Engine(engine.EngineConfig(model=MODEL, device="cpu", max_batch
 started.generate([[1]], engine.SamplingParams(max_new_tokens=1, ignore_eos=True))
 print(before_engine - before_import, time.perf_counter() - before_engine)
 """
-
-
-def _started() -> list[float]:
-    """Seconds of the import and to the first token, in a process with the engine of this one.
-
-    This process may have been forked from one that had imported much of what the engine needs.
-    """
-    code = f"MODEL = {f'random:{runs.CPU_MODEL}'!r}\n{_START}"
-    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
-    said = subprocess.check_output(
-        [sys.executable, "-P", "-c", code], env={**os.environ, "PYTHONPATH": path}, text=True
-    )
-    return [float(number) for number in said.split()]
