@@ -19,15 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asv_bench.git.repository import Commit
-from asv_bench.history.asv_results import (
-    Better,
-    EnvironmentFacts,
-    Figure,
-    Ratios,
-    Series,
-)
+from asv_bench.history.asv_results import Better, EnvironmentFacts, Figure, Ratios, Series
 from asv_bench.stats import segments
 from asv_bench.stats.paired import Floats, robust_sigma
+from asv_bench.stats.segments import Labels
 
 LEAST_EFFECT = 0.01
 """Smaller changes are none that a comparison would call slower or faster."""
@@ -122,9 +117,8 @@ def points_of(
     for (commit, figure), pair in zip(shown, pairs, strict=True):
         reference, divisor = pair if pair and is_related else (None, 1.0)
         level = math.log(figure.median / divisor)
-        points.append(
-            Point(commit, figure, level, bisect_right(sessions, figure.started_ms), reference)
-        )
+        session = bisect_right(sessions, figure.started_ms)
+        points.append(Point(commit, figure, level, session, reference))
     return points
 
 
@@ -155,7 +149,7 @@ def changes_in(points: Sequence[Point]) -> list[Change]:
     return [change for change in found if abs(change.effect) >= LEAST_EFFECT]
 
 
-def _sessions(points: Sequence[Point]) -> segments.Labels:
+def _sessions(points: Sequence[Point]) -> Labels:
     """Numbers from 0 for the sessions of some points."""
     return np.unique([point.session for point in points], return_inverse=True)[1]
 
@@ -215,11 +209,7 @@ class Spread(NamedTuple):
 
 
 def _spread_of(
-    levels: Floats,
-    sessions: segments.Labels,
-    samples: Sequence[Sequence[float]],
-    *,
-    are_ratios: bool,
+    levels: Floats, sessions: Labels, samples: Sequence[Sequence[float]], *, are_ratios: bool
 ) -> Spread:
     """How the figures of a series vary, apart from a few changes; all arguments are by commit.
 

@@ -28,15 +28,7 @@ from asv_bench.measure.samples import Absence, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE, turns_of
 from asv_bench.process.run_apart import last_words
-from asv_bench.subjects.metrics import (
-    COLD,
-    POINT,
-    READY,
-    RSS_GROWTH,
-    WARM,
-    CheckTable,
-    MetricTable,
-)
+from asv_bench.subjects.metrics import COLD, POINT, READY, RSS_GROWTH, WARM, CheckTable, MetricTable
 from asv_bench.subjects.subject_file import ClientTable, ReadyTable, ServerTable, SubjectTable
 
 _COMPILER_CACHES = (
