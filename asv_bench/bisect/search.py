@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from asv_bench.bisect.finding import Finding, Guess, Probe, Stage
-from asv_bench.bisect.plan import MOST_CONFIRMATIONS, Direction, SearchPlan
+from asv_bench.bisect.plan import MOST_CONFIRMATIONS
 from asv_bench.bisect.searched import LASTING, SUSPECT, ComparedGap, Searched, answer, most_suspect
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
 from asv_bench.compare.controls import ControlMoved
@@ -18,7 +18,7 @@ from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import RoundRequest, Schedule, one_cell, two_cells
 from asv_bench.measure.samples import CommitUnusable, Metric, Pair, Round, RoundSource, SampleFailed
-from asv_bench.stats.level_curve import REFERENCE, Gap, LevelCurve
+from asv_bench.stats.level_curve import REFERENCE, Gap
 from asv_bench.stats.paired import robust_sigma
 
 MOST_LEFT, MOST_LEFT_OF_ALL = 0.5, 0.35
@@ -31,8 +31,8 @@ _FAR, _STEADY = math.log(2.0), 0.05
 """Where the ends differ by as much, and lives of either vary by no more, single lives tell."""
 
 
-@dataclass(slots=True)
-class Search:
+@dataclass(slots=True, kw_only=True)
+class Search(Searched):
     """The search for the commits in a row that changed a benchmark.
 
     The ends are compared first, and if the bad one is not slower the search ends there, unless the
@@ -48,12 +48,7 @@ class Search:
 
     source_of: Callable[[str], RoundSource]
     """Gives the source for a part of the search, whose pairs no other part is given."""
-    good: str  # full hash of the commit before the candidates
-    candidates: Sequence[str]  # full hashes, oldest first; the last is the bad end
-    metric: Metric
     controls: Sequence[Metric] = ()
-    direction: Direction = Direction.REGRESSION
-    plan: SearchPlan = field(default_factory=SearchPlan)
     pool: Sequence[float] = ()
     """Differences within one commit that this machine showed before (`judging.within_commit`)."""
     on_probe: Callable[[Probe], None] = lambda probe: None  # told of every pair
@@ -63,13 +58,6 @@ class Search:
     _is_survey: bool = field(init=False, default=False)  # whether each commit is to be measured
     _of_gate: list[Pair] = field(init=False, default_factory=list)
     _failures: Counter[str] = field(init=False, default_factory=Counter)
-    _curve: LevelCurve = field(init=False)
-    _known: Searched = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._curve = LevelCurve(len(self.candidates), math.log1p(self.plan.comparison.margin))
-        known = (self.direction, self.metric.name, self.good, tuple(self.candidates), self.plan)
-        self._known = Searched(*known, self._curve)
 
     def run(self) -> Finding:
         """Compare the ends, search and confirm; after Ctrl-C, what is known by then.
@@ -79,32 +67,26 @@ class Search:
         try:
             self._run()
         except KeyboardInterrupt as error:
-            if self._known.gate is None:
+            if self.gate is None:
                 raise
-            self._known.stopped = error
-        return answer(self._known)
-
-    @property
-    def stopped(self) -> KeyboardInterrupt | None:
-        """What ended it before its end, Ctrl-C or that the time was up."""
-        return self._known.stopped
+            self.stopped = error
+        return answer(self)
 
     def _run(self) -> None:
-        known, alpha = self._known, self.plan.comparison.alpha
-        last = len(known.candidates) - 1
-        known.gate = gate = self._compare(Stage.GATE, "gate", REFERENCE, last, alpha)
+        last, alpha = len(self.candidates) - 1, self.plan.comparison.alpha
+        self.gate = gate = self._compare(Stage.GATE, "gate", REFERENCE, last, alpha)
         if gate.verdict is Verdict.FAILED:
             raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
-        if known.is_changed or self.plan.is_inside:
-            self._search(() if known.is_changed else self._places())
-            self._is_survey = self.plan.is_all or bool(known.confirmed and self._is_cheap())
+        if self.is_changed or self.plan.is_inside:
+            self._search(() if self.is_changed else self._places())
+            self._is_survey = self.plan.is_all or bool(self.confirmed and self._is_cheap())
             if self._is_survey:
-                self._curve.fewest = 1
+                self.curve.fewest = 1
                 self._search(())
 
     def _is_cheap(self) -> bool:
         """Whether there is time to measure what was not, where steps that cancel may lie."""
-        count = len(self._curve.unmeasured())
+        count = len(self.curve.unmeasured())
         pair_s = median(pair.seconds for pair in self._of_gate)
         return count <= LOOKED_AT or count * pair_s < self.spare_s()
 
@@ -112,18 +94,17 @@ class Search:
         """Probe and confirm until nothing is suspect any more, beginning at these places."""
         while True:
             self._probe_until_settled(places)
-            known = self._known
-            new = [gap for gap in self._curve.gaps() if self._is_located(gap)]
-            refuted = len(known.suspicions) - len(known.confirmed)
+            new = [gap for gap in self.curve.gaps() if self._is_located(gap)]
+            refuted = len(self.suspicions) - len(self.confirmed)
             if not new or refuted >= MOST_CONFIRMATIONS:
                 return
-            share = len(known.suspicions) + len(new)
-            for gap in sorted(new, key=known.rise, reverse=True):
+            share = len(self.suspicions) + len(new)
+            for gap in sorted(new, key=self.rise, reverse=True):
                 self._confirm(gap, share)
-                if known.is_answered() and self._do_last() and not self._is_survey:
+                if self.is_answered() and self._do_last() and not self._is_survey:
                     return
-            if not any(map(known.is_largest, new)):
-                self._curve.expect_offsets()
+            if not any(map(self.is_largest, new)):
+                self.curve.expect_offsets()
 
     def _compare(
         self, stage: Stage, part: str, before: int, after: int, alpha: float
@@ -143,7 +124,7 @@ class Search:
             compared, *_ = comparison.run(self.source_of(part), on_pair)
         except KeyboardInterrupt as error:
             if stage is Stage.GATE and comparison.pairs():
-                self._known.gate, *_ = comparison.answers_after(error)
+                self.gate, *_ = comparison.answers_after(error)
             raise
         if compared.verdict is Verdict.VOID:
             raise ControlMoved(compared.reason)
@@ -153,31 +134,30 @@ class Search:
         """Compare the newest commit of a gap with the one before it; they share the error."""
         comparison = self._compare(
             Stage.CONFIRMATION,
-            f"confirmation {len(self._known.suspicions) + 1}",
+            f"confirmation {len(self.suspicions) + 1}",
             gap.commits.start - 1,
             gap.commits[-1],
             self.plan.comparison.alpha / share,
         )
         expected = Verdict.SLOWER if gap.effect > 0 else Verdict.FASTER
         is_confirmed = comparison.verdict is expected
-        self._known.suspicions[gap.commits] = ComparedGap(gap, comparison, is_confirmed)
+        self.suspicions[gap.commits] = ComparedGap(gap, comparison, is_confirmed)
         if is_confirmed:
             self.on_confirmed(comparison)
 
     def _probe_until_settled(self, places: Sequence[int]) -> None:
-        known = self._known
-        is_single = known.is_changed and self._tells_by_single_lives()
+        is_single = self.is_changed and self._tells_by_single_lives()
 
         def next_round(running: Sequence[RoundRequest]) -> RoundRequest | None:
-            if known.pairs + len(running) >= self.plan.most_pairs:
+            if self.pairs + len(running) >= self.plan.most_pairs:
                 return None
-            pending = [known.candidates.index(request.design.cells[-1]) for request in running]
+            pending = [self.candidates.index(request.design.cells[-1]) for request in running]
             commit = self._next_commit(pending, places)
             if commit is None:
                 return None
-            name = known.candidates[commit]
-            design = one_cell(name) if is_single else two_cells(known.good, name)
-            return RoundRequest(design, (known.benchmark,))
+            name = self.candidates[commit]
+            design = one_cell(name) if is_single else two_cells(self.good, name)
+            return RoundRequest(design, (self.metric.name,))
 
         Schedule(self.source_of("search")).measure(next_round, self._take)
 
@@ -187,7 +167,7 @@ class Search:
             return False
         ends = zip(*(pair.costs for pair in self._of_gate), strict=True)
         is_steady = all(robust_sigma(costs) <= _STEADY for costs in ends)
-        return is_steady and abs(self._known.total) >= _FAR
+        return is_steady and abs(self.total) >= _FAR
 
     def _pair_of(self, request: RoundRequest, measured: Round) -> Pair:
         """The pair of a round; a single life stands beside the middle one of the good end."""
@@ -202,65 +182,64 @@ class Search:
     def _next_commit(self, pending: Sequence[int], places: Sequence[int]) -> int | None:
         """The commit to measure; None where nothing is suspect, or a step is to be compared."""
         if self._is_survey:
-            for some in (self._curve.unmeasured(), self._curve.odd()):
+            for some in (self.curve.unmeasured(), self.curve.odd()):
                 if new := {*some} - {*pending}:
                     # Spread over the range, as there may be more than there is time for.
                     return min(new, key=lambda commit: commit * _GOLDEN % 1.0)
-        gaps = self._curve.gaps()
-        if any(self._is_located(gap) and self._known.is_largest(gap) for gap in gaps):
+        gaps = self.curve.gaps()
+        if any(self._is_located(gap) and self.is_largest(gap) for gap in gaps):
             return None
         open_gaps = [gap for gap in gaps if self._is_open(gap)]
         left = sum(gap.probability for gap in open_gaps)
-        has_step = bool(self._known.confirmed) or any(map(self._is_located, gaps))
+        has_step = bool(self.confirmed) or any(map(self._is_located, gaps))
         most = MOST_LEFT if has_step or places else MOST_LEFT_OF_ALL
         # Steps that cancel each other are two.
         most = 1.0 if self._is_survey else most
         if any(gap.probability >= SUSPECT for gap in open_gaps) or left >= most:
-            return self._curve.most_informative(pending)
-        bad = self._curve.levels()[-1]
+            return self.curve.most_informative(pending)
+        bad = self.curve.levels()[-1]
         farthest = max(abs(bad.low), abs(bad.high))
-        if not has_step and not places and abs(bad.mean) < self._curve.margin < farthest:
+        if not has_step and not places and abs(bad.mean) < self.curve.margin < farthest:
             # The comparison of the ends said more: without its difference there is no step to find.
             return bad.commit
         # The first place of which the level is not known to the margin yet.
-        levels = self._curve.levels()
-        known = [one.commit for one in levels if one.high - one.low < 2.0 * self._curve.margin]
-        nearest = map(self._curve.nearest, places)
+        levels = self.curve.levels()
+        known = [one.commit for one in levels if one.high - one.low < 2.0 * self.curve.margin]
+        nearest = map(self.curve.nearest, places)
         return next((one for one in nearest if one not in known and one not in pending), None)
 
     def _places(self) -> list[int]:
         """Places at which to look between ends that are alike, evenly spread, the middle first."""
-        count = self._curve.count
+        count = self.curve.count
         parts = min(LOOKED_AT + 1, count)
         places = [count * part // parts - 1 for part in range(1, parts)]
         return sorted(places, key=lambda place: abs(2 * place + 2 - count))
 
     def _do_last(self) -> bool:
         """Whether the commits around bear out every step that is confirmed."""
-        confirmed = {one.gap.commits for one in self._known.confirmed}
-        gaps = (gap for gap in self._curve.gaps() if gap.commits in confirmed)
+        confirmed = {one.gap.commits for one in self.confirmed}
+        gaps = (gap for gap in self.curve.gaps() if gap.commits in confirmed)
         return all(gap.probability >= LASTING for gap in gaps)
 
     def _is_located(self, gap: Gap) -> bool:
         """Whether a step lies there, at one commit, and was not compared yet."""
         is_certain = gap.is_atomic and gap.probability >= self.plan.certain
-        return is_certain and gap.commits not in self._known.suspicions and self._matters(gap)
+        return is_certain and gap.commits not in self.suspicions and self._matters(gap)
 
     def _matters(self, gap: Gap) -> bool:
         """Whether a step there is worth looking for, beside what the ends differ by."""
-        return abs(gap.effect) >= self._known.least_step
+        return abs(gap.effect) >= self.least_step
 
     def _is_open(self, gap: Gap) -> bool:
         """Whether there may be a step of which pairs with the good end would tell more."""
-        suspicion = self._known.suspicions.get(gap.commits)
+        suspicion = self.suspicions.get(gap.commits)
         if suspicion is None:
             return self._matters(gap) and not self._is_located(gap)
         return suspicion.is_confirmed and gap.probability < LASTING
 
     def _take(self, request: RoundRequest, future: Future[Round]) -> None:
-        known = self._known
-        index = known.candidates.index(request.design.cells[-1])
-        known.pairs += 1
+        index = self.candidates.index(request.design.cells[-1])
+        self.pairs += 1
         pair, failure = None, ""
         try:
             pair = self._pair_of(request, future.result())
@@ -276,20 +255,20 @@ class Search:
 
     def _leave_out(self, index: int, error: CommitUnusable | SampleFailed, reason: str) -> None:
         """Search without a commit; raises the error where it is of one of the two ends."""
-        *between, _ = self._known.candidates
+        *between, _ = self.candidates
         if error.commit not in between:
             raise error
-        self._curve.exclude(index)
-        self._known.unmeasurable[error.commit] = reason
+        self.curve.exclude(index)
+        self.unmeasurable[error.commit] = reason
 
     def _report(
         self, stage: Stage, before: int, after: int, pair: Pair | None, failure: str
     ) -> None:
         """Take in a pair, and tell of it."""
         if pair is not None:
-            self._known.higher_is_better = pair.higher_is_better
+            self.higher_is_better = pair.higher_is_better
             if pair.discarded is None:
-                self._curve.observe(before, after, [pair.log_ratio])
+                self.curve.observe(before, after, [pair.log_ratio])
                 if stage is Stage.GATE:
                     self._of_gate.append(pair)
         guess = self._guess() if stage is Stage.SEARCH else None
@@ -298,11 +277,10 @@ class Search:
 
     def _guess(self) -> Guess:
         """Where a step is most probable that was not compared yet."""
-        known = self._known
-        gaps = [gap for gap in self._curve.gaps() if gap.commits not in known.suspicions]
-        is_proven = known.is_changed and not known.confirmed
+        gaps = [gap for gap in self.curve.gaps() if gap.commits not in self.suspicions]
+        is_proven = self.is_changed and not self.confirmed
         indices, probability = most_suspect(gaps, is_proven=is_proven)
-        return Guess(known.commits(indices), probability, self._curve.pairs_left())
+        return Guess(self.commits(indices), probability, self.curve.pairs_left())
 
     def _hash(self, index: int) -> str:
-        return self._known.good if index == REFERENCE else self._known.candidates[index]
+        return self.good if index == REFERENCE else self.candidates[index]

@@ -12,6 +12,7 @@ from asv_bench.bisect.plan import Direction, SearchPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import TimeIsUp
 from asv_bench.git.repository import kind_of, short
+from asv_bench.measure.samples import Metric
 from asv_bench.output.table import percentage
 from asv_bench.stats.level_curve import REFERENCE, Gap, Level, LevelCurve
 from asv_bench.words import counted
@@ -44,22 +45,25 @@ class ComparedGap:
     is_confirmed: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Searched:
     """All that a search knows; `pairs` are those of the search alone."""
 
-    direction: Direction
-    benchmark: str
-    good: str
-    candidates: tuple[str, ...]
-    plan: SearchPlan
-    curve: LevelCurve
+    good: str  # full hash of the commit before the candidates
+    candidates: Sequence[str]  # full hashes, oldest first; the last is the bad end
+    metric: Metric
+    direction: Direction = Direction.REGRESSION
+    plan: SearchPlan = field(default_factory=SearchPlan)
+    curve: LevelCurve = field(init=False)
     gate: Comparison | None = None
     suspicions: dict[range, ComparedGap] = field(default_factory=dict)
     unmeasurable: dict[str, str] = field(default_factory=dict)
     pairs: int = 0
     higher_is_better: bool = False
-    stopped: KeyboardInterrupt | None = None  # what ended the search before its end
+    stopped: KeyboardInterrupt | None = None  # what ended it early: Ctrl-C, or that time was up
+
+    def __post_init__(self) -> None:
+        self.curve = LevelCurve(len(self.candidates), math.log1p(self.plan.comparison.margin))
 
     @property
     def total(self) -> float:
@@ -137,7 +141,7 @@ def answer(known: Searched) -> Finding:
     return Finding(
         outcome=outcome,
         direction=known.direction,
-        benchmark=known.benchmark,
+        benchmark=known.metric.name,
         good=known.good,
         bad=known.candidates[-1],
         reason=reason,

@@ -183,10 +183,10 @@ class Bisecting(Searching):
                 print_sentences(self._console, [f"{said}, {effect}"], "bold")
 
             search = Search(
-                lambda part: Logged(source, self._log, part),
-                self._good,
-                [commit.hash for commit in self._commits],
-                self._metric,
+                source_of=lambda part: Logged(source, self._log, part),
+                good=self._good,
+                candidates=[commit.hash for commit in self._commits],
+                metric=self._metric,
                 controls=self._controls,
                 direction=self._direction,
                 plan=self._plan,

@@ -123,7 +123,12 @@ def bisect_once(scenario: Scenario, seed: int, plan: SearchPlan | None = None) -
     plan = plan or SearchPlan(is_inside=scenario.is_inside, is_all=scenario.is_all)
     probes: list[Probe] = []
     finding = Search(
-        lambda part: source, GOOD, commits, SIMULATED, plan=plan, on_probe=probes.append
+        source_of=lambda part: source,
+        good=GOOD,
+        candidates=commits,
+        metric=SIMULATED,
+        plan=plan,
+        on_probe=probes.append,
     ).run()
     culprits = {commits[place] for place in places}
     named = [set(step.commits) for step in finding.confirmed_steps]

@@ -68,8 +68,9 @@ class Machine(SimulatedCommits):
 
 def search(machine: Machine, **options) -> tuple[Finding, list[Probe]]:
     probes: list[Probe] = []
-    options = {"metric": SIMULATED, "on_probe": probes.append, **options}
-    return Search(machine.part, GOOD, COMMITS, **options).run(), probes
+    ends = {"source_of": machine.part, "good": GOOD, "candidates": COMMITS}
+    options = {**ends, "metric": SIMULATED, "on_probe": probes.append, **options}
+    return Search(**options).run(), probes
 
 
 def named(finding: Finding) -> dict[int, float]:
