@@ -180,7 +180,7 @@ COMMANDS = (
     Command("calibrate", "cli.calibrate:calibrate", COMMITS, is_for_any=True),
     Command("init", "cli.init:init", COMMITS, is_for_any=True),
     Command("history", "cli.history:history", RESULTS, is_for_any=True),
-    Command("changes", "cli.changes:changes", RESULTS, is_for_any=True),
+    Command("changes", "cli.history:changes", RESULTS, is_for_any=True),
     Command("bench", "cli.bench:bench", RESULTS),
     Command("report", "cli.report:report", RESULTS, is_for_any=True),
     Command("run", "cli.run:workloads", ENGINE, is_for_any=True, is_group=True),

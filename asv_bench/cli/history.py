@@ -1,4 +1,4 @@
-"""`history RANGE...`: measure commits, their rounds interleaved, and build their page."""
+"""`history RANGE...`: measure commits and build their page; and `changes`, where figures moved."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.cli.report import build_all_pages
-from asv_bench.errors import Refused
+from asv_bench.cli.report import branch_to_show, build_all_pages
+from asv_bench.errors import Refused, require_packages
 from asv_bench.git.repository import WORKING_TREE, short
 from asv_bench.history.asv_results import write_session
-from asv_bench.history.asv_selection import STANDARD
+from asv_bench.history.asv_selection import STANDARD, require_patterns
 from asv_bench.history.histories import Histories
 from asv_bench.history.history_session import MeasuringHistory
-from asv_bench.history.standing import stored_changes
+from asv_bench.history.standing import ANSWERS, Confirming, stored_changes
 from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_table
+from asv_bench.output.record import require_places
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import (
     Anyway,
     EngineOptions,
     FigureProcesses,
     ListBenchmarks,
+    MeasuringOptions,
     Metrics,
     Outputs,
     ResultsFolder,
     RunningOptions,
+    SubjectOptions,
     Yes,
     differing,
 )
@@ -118,3 +121,37 @@ class _History(MeasuringHistory):
             self._console.print(said)
         self._console.print(f"page: {build_all_pages(self._histories, self._console)}")
         super().end(code)
+
+
+def changes(
+    benchmark: Metrics = None,
+    *,
+    asked: SubjectOptions,
+    results: ResultsFolder = None,
+    confirm_them: Annotated[
+        bool,
+        typer.Option("--confirm/--no-confirm", help="Compare the commits around each change."),
+    ] = True,
+    how: MeasuringOptions,
+    files: Outputs,
+) -> None:
+    """Find where the stored histories moved, and compare the commits around each change.
+
+    A series is of one machine in one environment, along one line of first parents. Without
+    --confirm, or where results are of another machine, Python, torch or Triton than those here, a
+    change is not confirmed yet. What acknowledged.toml beside the results names is not compared.
+    Exit code 3: a regression was confirmed; 4: a control moved; 0: neither. The same command goes
+    on after Ctrl-C.
+    """
+    require_patterns("--benchmark", benchmark or ())
+    choice = asked.choice(how=how)
+    declared = choice.declared("changes")
+    histories = Histories.of_subject(declared, results)
+    kept = histories.folder / ANSWERS / "answers.json"
+    require_places(files.json, histories.pages / "index.html", kept)
+    require_packages("jinja2", "scipy")
+    tip = "" if histories.labels else branch_to_show(histories.repository)
+    confirming = Confirming(
+        histories, benchmark or (), tip, choice, declared, compares=confirm_them
+    )
+    confirming.with_options(files, how).answer()
