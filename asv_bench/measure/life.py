@@ -242,6 +242,7 @@ class ServerLife(Life):
             joined = Figures.of_windows(of_point).at(point)
             figures.values |= joined.values
             figures.absences |= joined.absences
+            figures.results |= joined.results
         figures.absences |= dict.fromkeys(EVENTS, _OF_COMMANDS)
         if self.server.url is not None:
             figures.absences |= dict.fromkeys(("peak_rss_bytes", "cpu_s"), _NOT_STARTED)

@@ -212,6 +212,12 @@ def test_a_window_without_a_figure_is_told(
         made.runs(good, left, good)
 
 
+def test_results_of_a_server_are_those_of_all_its_windows(client: Callable[..., Client]) -> None:
+    made = client("", f'{OWN}\n[check.tokens]\npath = "tokens"')
+    told = [{"own": 1, "other": 2, "tokens": tokens} for tokens in ("ab", "ab", "ac")]
+    assert made.runs(*told)["tokens"].results == ('"ab"', '"ab"', '"ac"')
+
+
 def test_an_empty_match_is_no_figure(client: Callable[..., Client]) -> None:
     made = client("", "[metrics.own]\n            regex = 'own: ([0-9.]*)'")
     with pytest.raises(CommitUnusable, match="it gave '', and only positive"):
