@@ -83,7 +83,7 @@ _BUILDS = {
 _PRESETS = {
     "pytest-benchmark": (
         re.compile(r"def test\w*\([^)]*\bbenchmark\b"),
-        "python -m pytest -q --benchmark-only --benchmark-json=$KVTRAIL_RESULT",
+        "python -m pytest -q --benchmark-only --benchmark-json=$KVTRAIL_RESULT {}",
     ),
     "pyperf": (
         re.compile(r"^[ \t]*(?:import|from) pyperf\b", re.MULTILINE),
@@ -131,11 +131,9 @@ def _beginning(root: Path) -> str:
     preset, scripts = _of_preset(root)
     script = None if scripts else _script(root)
     measure = "python -c 'sum(range(10**7))'"
-    if preset == "pyperf":
-        measure = _PRESETS[preset][1].format(shlex.quote(scripts[0]))
-    elif scripts:
-        measure = f"{_PRESETS[preset][1]} {shlex.join(scripts)}"
-    if script is not None:
+    if scripts:
+        measure = _PRESETS[preset][1].format(shlex.join(scripts))
+    elif script is not None:
         program = "python" if script.suffix == ".py" else "sh"
         measure = shlex.join([program, f"./{script}" if str(script)[0] == "-" else str(script)])
     suites = [shlex.quote(str(one.relative_to(root))) for one in suites_in(root)]

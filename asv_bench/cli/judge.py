@@ -81,10 +81,8 @@ def judge(
     print_verdicts(console, table, comparisons)
     print_sentences(console, conclusion.sentences, "bold")
     settings = {
-        **{
-            side: {"files": list(map(without_folders, of_side))}
-            for side, of_side in zip(("base", "head"), (base, head), strict=True)
-        },
+        "base": {"files": list(map(without_folders, base))},
+        "head": {"files": list(map(without_folders, head))},
         "benchmarks": [one.benchmark for one in comparisons],
         "preset": found.preset,
         "cell": found.cell,
