@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import Refused
-from asv_bench.measure.figures import Figures, Left, NoFigure
+from asv_bench.measure.figures import Left, NoFigure
 from asv_bench.measure.samples import Absence, Metric
 from asv_bench.output.record import without_folders
 from asv_bench.output.stored_json import shown
@@ -36,7 +36,10 @@ class ResultFiles:
     ) -> None:
         if preset and preset not in PRESETS:
             raise Refused(f"--preset is {preset!r}; there are {', '.join(PRESETS)}.")
-        known = {one: len(_figures(_left(base[0], one)).values) for one in PRESETS}
+        known = {}
+        for one in PRESETS:
+            left = _left(base[0], one)
+            known[one] = len(left.figures({**PRESETS[one].metrics, **left.listed}).values)
         best = max(known, key=known.__getitem__)
         self.preset = preset or (best if known[best] else "")
         if not (self.preset or metrics):
@@ -154,11 +157,6 @@ class ResultFiles:
 
 def _left(name: str, preset: str) -> Left:
     return Left(Path(name), preset=preset, name=name)
-
-
-def _figures(left: Left) -> Figures:
-    """What a preset knows of a file."""
-    return left.figures({**PRESETS[left.preset].metrics, **left.listed})
 
 
 def _in_words(value: Any) -> Any:
