@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median, quantiles
-from typing import Any, TypeVar
+from typing import Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.samples import Absence
@@ -18,7 +18,6 @@ from asv_bench.output.stored_json import count, decoded, figure, number, shown
 from asv_bench.subjects.metrics import CheckTable, MetricTable
 from asv_bench.subjects.presets import MISSING, PRESETS, at
 
-T = TypeVar("T")
 RESULT_LENGTH = 2**14
 """Characters of a result that are kept; of a longer one a hash of all follows."""
 
@@ -43,33 +42,28 @@ class Figures:
     """When the life measured, in seconds of the monotonic clock; None: all the time."""
 
     @classmethod
-    def of_windows(cls, windows: Sequence[Figures]) -> Figures:
-        """Those of all windows of a life; a metric that one window lacks and others have failed."""
+    def of_windows(cls, windows: Sequence[Figures], point: str = "") -> Figures:
+        """Those of all windows of a life; a metric that one window lacks and others have failed.
+
+        Metrics are called by a point of load as well, if it has a name.
+        """
+        end = f"@{point}" if point else ""
         joined = cls(taken={name: value for one in windows for name, value in one.taken.items()})
         for name in dict.fromkeys(name for one in windows for name in (*one.values, *one.absences)):
             lacking = [at for at, one in enumerate(windows) if name in one.absences]
             if not lacking:
-                joined.values[name] = tuple(
+                joined.values[name + end] = tuple(
                     value for one in windows for value in one.values.get(name, ())
                 )
-                joined.results[name] = tuple(
+                joined.results[name + end] = tuple(
                     text for one in windows for text in one.results.get(name, ())
                 )
                 continue
             absence = windows[lacking[0]].absences[name]
             if len(lacking) < len(windows):
                 absence = Absence(f"in window {lacking[0] + 1} {absence.reason}", has_failed=True)
-            joined.absences[name] = absence
+            joined.absences[name + end] = absence
         return joined
-
-    def at(self, point: str) -> Figures:
-        """The same, called by a point of load as well, if it has a name."""
-        end = f"@{point}" if point else ""
-
-        def named(told: Mapping[str, T]) -> dict[str, T]:
-            return {name + end: one for name, one in told.items()}
-
-        return Figures(named(self.values), named(self.absences), named(self.results))
 
     def value(self, name: str, take: str) -> float:
         """What counts of a metric that it has, as `[metrics.NAME] take` names it."""

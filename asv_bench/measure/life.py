@@ -239,7 +239,7 @@ class ServerLife(Life):
             server.ask_to_end()
         figures = Figures()
         for point, of_point in windows.items():
-            joined = Figures.of_windows(of_point).at(point)
+            joined = Figures.of_windows(of_point, point)
             figures.values |= joined.values
             figures.absences |= joined.absences
             figures.results |= joined.results
