@@ -16,17 +16,8 @@ from asv_bench.history.history_session import MeasuringHistory
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import has_cuda_gpu
+from asv_bench.session import options
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import (
-    FigureProcesses,
-    Full,
-    ListBenchmarks,
-    Outputs,
-    Patterns,
-    RequireGpu,
-    RunningOptions,
-    Yes,
-)
 from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.words import counted, first_of
 
@@ -35,14 +26,14 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few benchmarks, one process each: does it run?")
     ] = False,
-    full: Full = False,
-    benchmark: Patterns = None,
-    rounds: FigureProcesses = None,
-    require_gpu: RequireGpu = False,
-    yes: Yes = False,
+    full: options.Full = False,
+    benchmark: options.Patterns = None,
+    rounds: options.FigureProcesses = None,
+    require_gpu: options.RequireGpu = False,
+    yes: options.Yes = False,
     *,
-    files: Outputs,
-    list_benchmarks: ListBenchmarks = False,
+    files: options.Outputs,
+    list_benchmarks: options.ListBenchmarks = False,
 ) -> None:
     """Measure the working tree as it stands, store the result and build the page."""
     if quick and full:
@@ -60,7 +51,7 @@ def bench(
     suite.choose(benchmark or selection.any_of(), None)
     rounds = selection.rounds
     session = _Bench("bench", suite, histories, [commit], rounds, said, yes=yes, results=results)
-    how = RunningOptions()
+    how = options.RunningOptions()
     how.require_gpu = require_gpu
     session.with_options(files, how).answer()
 

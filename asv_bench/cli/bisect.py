@@ -10,19 +10,8 @@ from asv_bench.bisect.plan import THOROUGH, Direction, SearchPlan
 from asv_bench.errors import Refused
 from asv_bench.git.repository import WORKING_TREE
 from asv_bench.measure.samples import judged
+from asv_bench.session import options
 from asv_bench.session.bisecting import Bisecting, SearchingFiles
-from asv_bench.session.options import (
-    MOST,
-    EngineOptions,
-    ListBenchmarks,
-    MeasuredCommand,
-    MeasuringOptions,
-    Outputs,
-    a_number,
-    differing,
-    parent_of,
-    say_unmeasured,
-)
 from asv_bench.session.result_bisecting import BisectingResults
 
 
@@ -37,7 +26,7 @@ def bisect(
         str | None,
         typer.Argument(help="A later one, with the change; --files needs the one commit only."),
     ] = None,
-    command: MeasuredCommand = None,
+    command: options.MeasuredCommand = None,
     benchmark: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +39,7 @@ def bisect(
         ),
     ] = None,
     *,
-    asked: EngineOptions,
+    asked: options.EngineOptions,
     check: Annotated[
         str | None,
         typer.Option(
@@ -67,12 +56,12 @@ def bisect(
         typer.Option(
             min=0.51,
             max=0.999,
-            callback=a_number,
+            callback=options.a_number,
             help="Probability at which a commit is confirmed.",
         ),
     ] = SearchPlan().certain,
     most_pairs: Annotated[
-        int, typer.Option(min=1, max=MOST, help="Pairs of the search at most.")
+        int, typer.Option(min=1, max=options.MOST, help="Pairs of the search at most.")
     ] = SearchPlan().most_pairs,
     inside: Annotated[
         bool,
@@ -97,9 +86,9 @@ def bisect(
             "commit, those that it changes.",
         ),
     ] = False,
-    how: MeasuringOptions,
-    files: Outputs,
-    list_benchmarks: ListBenchmarks = False,
+    how: options.MeasuringOptions,
+    files: options.Outputs,
+    list_benchmarks: options.ListBenchmarks = False,
 ) -> None:
     """Find the commits after GOOD, up to BAD, that made a benchmark slower.
 
@@ -136,7 +125,7 @@ def bisect(
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
     if by_files:
-        names = (parent_of(chosen, good), good) if bad is None else (good, bad)
+        names = (options.parent_of(chosen, good), good) if bad is None else (good, bad)
         ends = [(name, chosen.resolve(name)) for name in names]
         SearchingFiles(chosen, ends, direction, plan).with_options(files, how).answer()
         return
@@ -144,7 +133,7 @@ def bisect(
         raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")
     good_hash = chosen.resolve(good).hash
     commits = chosen.axis.between(good_hash, chosen.resolve(bad).hash)
-    say_unmeasured(chosen, commits[-1], files.console)
+    options.say_unmeasured(chosen, commits[-1], files.console)
     if merges := sum(len(commit.parents) > 1 for commit in commits):
         files.console.print(
             f"{merges} of {len(commits)} commits are merges: only first parents are searched, and "
@@ -153,7 +142,7 @@ def bisect(
     is_same = not (how.anyway or inside) and chosen.are_same(good_hash, commits[-1].hash)
     if not (how.anyway or is_same):
         hashes = [commit.hash for commit in commits]
-        found = differing(chosen, good_hash, hashes, files.console)
+        found = options.differing(chosen, good_hash, hashes, files.console)
         is_same, commits = not found, [one for one in commits if one.hash in found] or commits
     if checked is not None and checked.check == "equal":
         results = BisectingResults(chosen, checked, (good, bad), good_hash, commits)

@@ -10,22 +10,14 @@ import typer
 from asv_bench.cli.compare import plan_of
 from asv_bench.errors import Refused
 from asv_bench.lab.calibrating import Calibrating
-from asv_bench.session.options import (
-    MOST,
-    ComparedMetrics,
-    EngineOptions,
-    MeasuredCommand,
-    MeasuringOptions,
-    MostPairs,
-    Outputs,
-)
+from asv_bench.session import options
 
 
 def calibrate(
-    command: MeasuredCommand = None,
-    benchmark: ComparedMetrics = None,
+    command: options.MeasuredCommand = None,
+    benchmark: options.ComparedMetrics = None,
     *,
-    asked: EngineOptions,
+    asked: options.EngineOptions,
     commit: Annotated[
         str | None,
         typer.Option(
@@ -34,7 +26,7 @@ def calibrate(
         ),
     ] = None,
     null: Annotated[
-        int, typer.Option(min=0, max=MOST, help="Comparisons of a commit with itself.")
+        int, typer.Option(min=0, max=options.MOST, help="Comparisons of a commit with itself.")
     ] = 8,
     planted: Annotated[
         str, typer.Option(help="Slowdowns in per cent, separated by commas, or none.")
@@ -46,9 +38,9 @@ def calibrate(
             "said that it finds."
         ),
     ] = "1,5,15",
-    pairs: MostPairs = None,
-    how: MeasuringOptions,
-    files: Outputs,
+    pairs: options.MostPairs = None,
+    how: options.MeasuringOptions,
+    files: options.Outputs,
 ) -> None:
     """Compare a commit with itself and with known slowdowns: do the verdicts hold on this machine,
     and which change is found?

@@ -12,28 +12,18 @@ from asv_bench.errors import Refused
 from asv_bench.explain.explaining import Explaining
 from asv_bench.explain.explanation import known_effect
 from asv_bench.output.destinations import STANDARD_OUTPUT
+from asv_bench.session import options
 from asv_bench.session.comparing import Comparing, of_two
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import (
-    BASE,
-    HEAD,
-    ComparedMetrics,
-    EngineOptions,
-    MeasuredCommand,
-    Minutes,
-    Outputs,
-    RunningOptions,
-    ends_of,
-)
 
 
 def explain(
-    base: Annotated[str, BASE],
-    head: Annotated[str, HEAD],
-    command: MeasuredCommand = None,
-    metric: ComparedMetrics = None,
+    base: Annotated[str, options.BASE],
+    head: Annotated[str, options.HEAD],
+    command: options.MeasuredCommand = None,
+    metric: options.ComparedMetrics = None,
     *,
-    asked: EngineOptions,
+    asked: options.EngineOptions,
     traces: Annotated[int, typer.Option(min=0, max=20, help="Traces of each end; 0: none.")] = 3,
     record: Annotated[
         Path | None,
@@ -43,11 +33,11 @@ def explain(
             "same two).",
         ),
     ] = None,
-    minutes: Minutes = None,
+    minutes: options.Minutes = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare the two first, as `compare` does.")
     ] = False,
-    files: Outputs,
+    files: options.Outputs,
 ) -> None:
     """Say why one commit is slower than another: what differs besides the time.
 
@@ -61,13 +51,13 @@ def explain(
     if compare and record is not None:
         raise Refused("--compare makes a record, and --record names one; give one of them.")
     chosen = asked.choice(command, metric, near=(base, head)).subject("explain")
-    ends = ends_of(chosen, (base, head), files.console)
+    ends = options.ends_of(chosen, (base, head), files.console)
     if compare:
-        beside = Outputs(STANDARD_OUTPUT if files.console.stderr else None)
+        beside = options.Outputs(STANDARD_OUTPUT if files.console.stderr else None)
         minutes = minutes and minutes / 2  # for the comparison, and as many for the traces
         question = of_two(chosen, ends, anyway=True)
         comparing = Comparing(chosen, question, ComparisonPlan())
-        comparing.with_options(beside, RunningOptions(minutes=minutes))
+        comparing.with_options(beside, options.RunningOptions(minutes=minutes))
         code = comparing.settle()
         if code is ExitCode.INTERRUPTED:
             raise KeyboardInterrupt
@@ -75,4 +65,4 @@ def explain(
     (_, old), (_, new) = ends
     effect = known_effect((old.hash, new.hash), chosen, record)
     explaining = Explaining(chosen, ends, effect, traces)
-    explaining.with_options(files, RunningOptions(minutes=minutes)).answer()
+    explaining.with_options(files, options.RunningOptions(minutes=minutes)).answer()

@@ -21,22 +21,9 @@ from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
 from asv_bench.measure.rounds import BY_BOTH, BY_COMMITS, BY_LABELS, Roles, four_cells, named
 from asv_bench.measure.samples import Pair, judged
+from asv_bench.session import options
 from asv_bench.session.comparing import Comparing, Conclusion, Question, by_gate
 from asv_bench.session.exit_codes import GATES, ExitCode
-from asv_bench.session.options import (
-    HEAD,
-    ComparedMetrics,
-    Devices,
-    EngineOptions,
-    ListBenchmarks,
-    MeasuringOptions,
-    MostRounds,
-    Outputs,
-    SubjectOptions,
-    SubjectPath,
-    ends_of,
-    parent_of,
-)
 from asv_bench.stats.families import LEAD
 from asv_bench.stats.paired import share_in_rounds
 from asv_bench.subjects.axis import under_label
@@ -56,14 +43,14 @@ def fixed(
             "measured, as in compare, needs all three.",
         ),
     ],
-    benchmark: ComparedMetrics = None,
+    benchmark: options.ComparedMetrics = None,
     *,
-    asked: EngineOptions,
-    rounds: MostRounds = None,
+    asked: options.EngineOptions,
+    rounds: options.MostRounds = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} rounds at most.")] = False,
-    how: MeasuringOptions,
-    files: Outputs,
-    list_benchmarks: ListBenchmarks = False,
+    how: options.MeasuringOptions,
+    files: options.Outputs,
+    list_benchmarks: options.ListBenchmarks = False,
 ) -> None:
     """Say whether the regression of a commit is fixed now, and wholly: not fixed, partly fixed (how
     much of the effect is back), wholly fixed, no regression to fix, or inconclusive.
@@ -86,9 +73,9 @@ def fixed(
     chosen = choice.subject("fixed")
     names = commits[:NAMES]
     if is_alone:
-        names = [parent_of(chosen, names[0]), names[0], "HEAD"]
+        names = [options.parent_of(chosen, names[0]), names[0], "HEAD"]
     plan = plan_of(rounds, how.margin, len(chosen.metrics) / LEAD, quick=quick)
-    three = ends_of(chosen, names, files.console)
+    three = options.ends_of(chosen, names, files.console)
     question = _question(chosen, three, plan.confidence, anyway=how.anyway, is_alone=is_alone)
     Comparing(chosen, question, plan).with_options(files, how).answer()
 
@@ -173,33 +160,33 @@ def _conclusion(repairs: Sequence[Repair]) -> Conclusion:
 
 def swap(
     base: Annotated[str, typer.Argument(help="The older commit.")],
-    head: Annotated[str, HEAD],
+    head: Annotated[str, options.HEAD],
     old: Annotated[str, typer.Argument(help="A label, such as the old version of a dependency.")],
     new: Annotated[str, typer.Argument(help="The new one.")],
     metric: Annotated[
         list[str] | None,
         typer.Option("--metric", "-b", help="Regular expression, looked for in names of metrics."),
     ] = None,
-    subject: SubjectPath = None,
-    rounds: MostRounds = None,
-    devices: Devices = None,
+    subject: options.SubjectPath = None,
+    rounds: options.MostRounds = None,
+    devices: options.Devices = None,
     *,
-    how: MeasuringOptions,
-    files: Outputs,
+    how: options.MeasuringOptions,
+    files: options.Outputs,
 ) -> None:
     """Measure two commits under two labels, and say which of the two a change belongs to.
 
     The four cells run next to each other in every round. The subject's file gives setup and measure
     the commit's tree and $KVTRAIL_LABEL. Exit codes are those of compare.
     """
-    asked = SubjectOptions(subject, "commits", devices)
+    asked = options.SubjectOptions(subject, "commits", devices)
     chosen = asked.choice((), metric, how).subject("swap")
     if not chosen.takes_labels:
         raise Refused("swap needs a subject with labels; name its file with --subject.")
     if old == new:
         raise Refused(f"{old} is both the old and the new label; give two of them.")
     plan = plan_of(rounds, how.margin, len(chosen.metrics) / LEAD)
-    given = ends_of(chosen, (base, head), files.console)
+    given = options.ends_of(chosen, (base, head), files.console)
     commits, labels = (given[0][1].hash, given[1][1].hash), (old, new)
     cells = [under_label(commit, label) for commit in commits for label in labels]
     question = Question(

@@ -18,21 +18,8 @@ from asv_bench.history.standing import ANSWERS, Confirming, stored_changes
 from asv_bench.output.console import print_sentences
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import require_places
+from asv_bench.session import options
 from asv_bench.session.exit_codes import ExitCode
-from asv_bench.session.options import (
-    Anyway,
-    EngineOptions,
-    FigureProcesses,
-    ListBenchmarks,
-    MeasuringOptions,
-    Metrics,
-    Outputs,
-    ResultsFolder,
-    RunningOptions,
-    SubjectOptions,
-    Yes,
-    differing,
-)
 
 
 def history(
@@ -43,11 +30,11 @@ def history(
             help="HEAD~5..HEAD; COMMIT^! for one commit. Of labels: 1.0..2.0 (default: all).",
         ),
     ] = None,
-    benchmark: Metrics = None,
+    benchmark: options.Metrics = None,
     *,
-    asked: EngineOptions,
-    results: ResultsFolder = None,
-    rounds: FigureProcesses = None,
+    asked: options.EngineOptions,
+    results: options.ResultsFolder = None,
+    rounds: options.FigureProcesses = None,
     steps: Annotated[
         int | None, typer.Option(min=2, help="At most this many commits, evenly spaced.")
     ] = None,
@@ -57,11 +44,11 @@ def history(
             help="A commit measured in the same rounds: ratios to it cancel the machine's drift."
         ),
     ] = None,
-    anyway: Anyway = False,
-    how: RunningOptions,
-    yes: Yes = False,
-    files: Outputs,
-    list_benchmarks: ListBenchmarks = False,
+    anyway: options.Anyway = False,
+    how: options.RunningOptions,
+    yes: options.Yes = False,
+    files: options.Outputs,
+    list_benchmarks: options.ListBenchmarks = False,
 ) -> None:
     """Measure ranges of commits and build the page of how the figures moved."""
     console = files.console
@@ -78,7 +65,7 @@ def history(
     named = [commit.hash for found in ranges for commit in found] or histories.labels
     found = list(dict.fromkeys(named))
     if not anyway:
-        found = differing(declared, None, found, console)
+        found = options.differing(declared, None, found, console)
     count = min(steps or len(found), len(found))
     # Evenly spaced, the ends among them.
     places = (round(step * (len(found) - 1) / max(1, count - 1)) for step in range(count))
@@ -124,16 +111,16 @@ class _History(MeasuringHistory):
 
 
 def changes(
-    benchmark: Metrics = None,
+    benchmark: options.Metrics = None,
     *,
-    asked: SubjectOptions,
-    results: ResultsFolder = None,
+    asked: options.SubjectOptions,
+    results: options.ResultsFolder = None,
     confirm_them: Annotated[
         bool,
         typer.Option("--confirm/--no-confirm", help="Compare the commits around each change."),
     ] = True,
-    how: MeasuringOptions,
-    files: Outputs,
+    how: options.MeasuringOptions,
+    files: options.Outputs,
 ) -> None:
     """Find where the stored histories moved, and compare the commits around each change.
 
