@@ -30,7 +30,6 @@ class Progress:
         self._done = 0
         # When the first of those that are counted was done, and how many were done then.
         self._since: tuple[float, int] | None = None
-        self._seconds_left: float | None = None
         self._preparing = ""
         self._drawn = Live(console=console, auto_refresh=False, transient=True)
 
@@ -47,17 +46,9 @@ class Progress:
         self._drawn.stop()
 
     def show(
-        self,
-        done: int | None = None,
-        what: str | None = None,
-        *,
-        total: int | None = None,
-        seconds_left: float | None = None,
+        self, done: int | None = None, what: str | None = None, *, total: int | None = None
     ) -> None:
-        """Say how many are done, what is being done and how many there will be; None: no change.
-
-        `seconds_left` is given where the caller knows better than by the mean of those done.
-        """
+        """Say how many are done, what is being done and how many there will be; None: no change."""
         if done == 0:
             self._since = None
         elif done and self._since is None:
@@ -67,7 +58,6 @@ class Progress:
         self._done = self._done if done is None else done
         self._what = what or self._what
         self._total = total or self._total
-        self._seconds_left = seconds_left
         self.prepare("")
 
     def advance(self, what: str | None = None) -> None:
@@ -81,11 +71,11 @@ class Progress:
 
     def _left(self) -> str:
         """How long the rest takes, in words; empty if that is unknown."""
-        seconds, since = self._seconds_left, self._since
-        if seconds is None and self._total and since and self._done > since[1]:
-            each = (time.monotonic() - since[0]) / (self._done - since[1])
-            seconds = each * max(0, self._total - self._done)
-        return "" if seconds is None else f"about {clock(seconds)} left"
+        since = self._since
+        if not (self._total and since and self._done > since[1]):
+            return ""
+        each = (time.monotonic() - since[0]) / (self._done - since[1])
+        return f"about {clock(each * max(0, self._total - self._done))} left"
 
     def _line(self) -> str:
         gone = f"{clock(time.monotonic() - self._begun)} gone"
