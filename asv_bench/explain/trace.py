@@ -12,32 +12,30 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from asv_bench.errors import MeasurementFailed
-from asv_bench.output.stored_json import decoded
+from asv_bench.output.stored_json import Count, Number, Text, decoded
 
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHING = ("cuda_runtime", "cuda_driver")
 _LAUNCH = re.compile(r"cu(da)?(Launch|GraphLaunch)")
 _STEP = re.compile(r"ProfilerStep#\d+")
 _GZIP = b"\x1f\x8b"
-_LONGEST, _SHORTEST_US = 1e100, 1e-6
-"""Beyond these, ratios and sums of times might be no numbers any more."""
+_SHORTEST_US = 1e-6
+"""Below this, ratios of times might be no numbers any more."""
 
 _Word: TypeAlias = int | float | str | None
-_Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-_LONGEST, le=_LONGEST)]
-_Time: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=_LONGEST)]
 
 
 class Event(msgspec.Struct, frozen=True):
     """An event of a trace that has a duration; microseconds."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1)]
-    ts: _Moment
-    dur: _Time
+    name: Text
+    ts: Number
+    dur: Count
     cat: _Word = None
     pid: _Word = None
     tid: _Word = None
