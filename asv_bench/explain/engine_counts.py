@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -191,13 +191,10 @@ def count(task: CountTask) -> Counts:
     if not Path(str(engine.__file__)).is_relative_to(task.folder):
         counts.failures.append("it has no engine to import.")
         return counts
-    asked: dict[str, Callable[[Counts, CountTask, str], None]]
-    asked = dict.fromkeys(task.paths, _add_path)
-    if task.has_kernels or task.compiled:
-        asked["kernels"] = _add_kernels
-    for what, add in asked.items():
+    kernels = ("kernels",) if task.has_kernels or task.compiled else ()
+    for what in (*task.paths, *kernels):
         try:
-            add(counts, task, what)
+            _add_kernels(counts, task) if what in kernels else _add_path(counts, task, what)
         except Exception as error:  # whatever an engine of any age may raise
             why = " ".join(str(error).split()).rstrip(".")
             counts.failures.append(f"{what}: {type(error).__name__}: {why}.")
@@ -302,7 +299,7 @@ def _engine_lines(folder: str) -> Iterator[Counter[str]]:
         sys.settrace(before)
 
 
-def _add_kernels(counts: Counts, task: CountTask, _: str) -> None:
+def _add_kernels(counts: Counts, task: CountTask) -> None:
     from asv_bench.lab.launched_kernels import compile_kernel, engine_launches, specialised
     from asv_bench.lab.pretend_cuda import HOPPER
 
