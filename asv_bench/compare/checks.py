@@ -139,12 +139,8 @@ def _differences(base: Any, head: Any, path: str) -> Iterator[tuple[str, Any, An
     elif isinstance(base, list) and isinstance(head, list):
         for number, (old, new) in enumerate(zip_longest(base, head, fillvalue=_LACKS)):
             yield from _differences(old, new, f"{path}[{number}]")
-    elif _json_of(base) != _json_of(head):
+    elif repr(base) != repr(head):  # 0.0 is not -0.0, and what is not a number is itself
         yield path, base, head
-
-
-def _json_of(value: Any) -> str:
-    return "" if value is _LACKS else json.dumps(value, sort_keys=True)
 
 
 def _unlike(base: str, head: str) -> Iterator[int]:
