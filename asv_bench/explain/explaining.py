@@ -18,7 +18,6 @@ from asv_bench.explain.trace_pair import Trace, TracePair
 from asv_bench.explain.why import files_between
 from asv_bench.explain.window import Window, torch_trace
 from asv_bench.git.repository import Commit
-from asv_bench.measure.life import CommandLife
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.markdown import inline
@@ -132,7 +131,7 @@ class Explaining(Judging):
                 self._trace(take)
                 return
             found.notes.append(_NO_TRACE)
-            if isinstance(measured := subject.work.life, CommandLife):
+            if measured := subject.work.life.as_command:
                 profiler = FunctionProfiler(ends, measured, self._ends)
                 self._trace(profiler, ", of functions of Python")
 

@@ -14,7 +14,6 @@ from asv_bench.errors import BenchError, TimeIsUp
 from asv_bench.explain.clue import Source, cell_clues
 from asv_bench.explain.explanation import Effect, Explanation
 from asv_bench.git.repository import Commit
-from asv_bench.measure.life import CommandLife
 from asv_bench.measure.software import Software
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.gpu import NO_GPU
@@ -140,7 +139,7 @@ def _profiled(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -
     from asv_bench.explain.functions import FunctionProfiler
     from asv_bench.explain.trace_pair import Trace, TracePair
 
-    if not isinstance(command := subject.work.life, CommandLife):
+    if (command := subject.work.life.as_command) is None:
         return
     taken: dict[str, list[Trace]] = {base.hash: [], head.hash: []}
     # What was measured stays the record's.
