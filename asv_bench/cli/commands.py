@@ -20,7 +20,8 @@ from asv_bench.output.record import IS_CHECKOUT
 from asv_bench.session.exit_codes import exit_codes_text
 
 BETWEEN = "\0--"
-"""What judge finds between its two sides, as options may stand behind them."""
+"""What judge finds between its two sides, as options may stand behind them; and compare between
+ends and command."""
 COMMITS = "Compare commits"
 RESULTS = "Keep a history"
 ENGINE = "Measure kvtrail's engine"
@@ -31,6 +32,7 @@ EXAMPLES = {
     "compare": (
         "compare v1.2 HEAD -- python bench.py",
         "compare HEAD .  # by kvtrail.toml: the working tree against its commit",
+        "compare v1.2 v1.3 v1.4 HEAD  # each against v1.2",
     ),
     "bisect": (
         "bisect v1.2 HEAD -- python bench.py",
@@ -127,6 +129,8 @@ class _Verb(TyperCommand):
             )
         if self.name == "judge":
             args = [BETWEEN if word == "--" else word for word in args]
+        elif self.name == "compare" and "--" in args:
+            args.insert(args.index("--") + 1, BETWEEN)
         return super().parse_args(ctx, args)
 
 

@@ -13,7 +13,7 @@ from asv_bench.explain.explaining import Explaining
 from asv_bench.explain.explanation import known_effect
 from asv_bench.output.destinations import STANDARD_OUTPUT
 from asv_bench.session import options
-from asv_bench.session.comparing import Comparing, of_two
+from asv_bench.session.comparing import Comparing, of_heads
 from asv_bench.session.exit_codes import ExitCode
 
 
@@ -55,7 +55,7 @@ def explain(
     if compare:
         beside = options.Outputs(STANDARD_OUTPUT if files.console.stderr else None)
         minutes = minutes and minutes / 2  # for the comparison, and as many for the traces
-        question = of_two(chosen, ends, anyway=True)
+        question = of_heads(chosen, ends, anyway=True)
         comparing = Comparing(chosen, question, ComparisonPlan())
         comparing.with_options(beside, options.RunningOptions(minutes=minutes))
         code = comparing.settle()

@@ -19,7 +19,15 @@ from asv_bench.compare.repair import Repair, State
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
-from asv_bench.measure.rounds import BY_BOTH, BY_COMMITS, BY_LABELS, Roles, four_cells, named
+from asv_bench.measure.rounds import (
+    BY_BOTH,
+    BY_COMMITS,
+    BY_LABELS,
+    Roles,
+    four_cells,
+    in_a_row,
+    named,
+)
 from asv_bench.measure.samples import Pair, judged
 from asv_bench.session import options
 from asv_bench.session.comparing import Comparing, Conclusion, Question, by_gate
@@ -104,7 +112,7 @@ def _question(
             elif step in same or way in same:
                 known.append(Comparison(name, *pair, Verdict.NOT_MEASURED))
     # A head that holds what the culprit does mended nothing: the culprit alone is in question.
-    design = ROLES.first_step(parent, culprit) if back in same else ROLES.design(*hashes)
+    design = in_a_row(parent, {step: culprit}) if back in same else ROLES.design(*hashes)
 
     def conclude(
         comparisons: Sequence[Comparison], pairs: Mapping[str, Sequence[Pair]]

@@ -17,7 +17,7 @@ from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict, is_time
 from asv_bench.errors import TimeIsUp
 from asv_bench.git.repository import short
-from asv_bench.measure.rounds import Design, RoundRequest, Schedule, two_cells
+from asv_bench.measure.rounds import Design, RoundRequest, Schedule, in_a_row, two_cells
 from asv_bench.measure.samples import (
     CommitUnusable,
     Metric,
@@ -150,12 +150,22 @@ class CommitComparison:
         """Measure until every benchmark has a clear answer or the plan's cap is reached.
 
         The answers are in the order of the metrics. Pairs that are discarded are replaced. A metric
-        all of whose contrasts have a clear answer is measured no further. `on_pair` is told of
-        every round. Raises CommitUnusable if one of the cells cannot be measured.
+        all of whose contrasts have a clear answer is measured no further, nor is a cell of a row.
+        `on_pair` is told of every round. Raises CommitUnusable if one of the cells cannot be
+        measured, unless a row has others.
         """
         self._on_pair = on_pair
         schedule = Schedule(source)
-        for cell, absences in schedule.prepare(self._design.cells).items():
+        for cell, prepared in schedule.prepare(self._design.cells).items():
+            try:
+                absences = prepared.result()
+            except CommitUnusable as error:
+                if not self._design.is_row or cell == self._design.cells[0]:
+                    raise
+                verdict = Verdict.NOT_MEASURED if error.is_lacking else Verdict.FAILED
+                for name in self._contrasts_with(cell):
+                    self._close(name, (), verdict, str(error))
+                continue
             for metric, absence in absences.items():
                 verdict = Verdict.FAILED if absence.has_failed else Verdict.NOT_MEASURED
                 for name in self._contrasts_of(metric):
@@ -204,8 +214,7 @@ class CommitComparison:
         found = []
         for name, metric in self._asked.items():
             if metric.check:
-                ends = self._design.base_and_head(name.removeprefix(metric.name).lstrip(" "))
-                case = self._cases[name]
+                case, ends = self._cases[name], self._ends_of(name)
                 found.append(answer_of(metric, name, ends, case.kept, case.answer))
         return found
 
@@ -221,6 +230,15 @@ class CommitComparison:
     def _contrasts_of(self, metric: str) -> list[str]:
         return [name for name, of in self._metric_of.items() if of.name == metric]
 
+    def _contrasts_with(self, cell: str) -> list[str]:
+        return [name for name in self._metric_of if cell in self._ends_of(name)]
+
+    def _contrast(self, name: str) -> str:
+        return name.removeprefix(self._metric_of[name].name).removeprefix(" ")
+
+    def _ends_of(self, name: str) -> tuple[str, str]:
+        return self._design.base_and_head(self._contrast(name))
+
     def _open(self) -> list[str]:
         """The benchmarks without an answer; a gate only where it has something to open.
 
@@ -235,6 +253,14 @@ class CommitComparison:
         return [name for name in names if self._metric_of[name].name in metrics]
 
     def _next_round(self, running: Sequence[RoundRequest]) -> RoundRequest | None:
+        design, names = self._design, self._open()
+        if design.is_row:
+            asked = [one for one in names if self._metric_of[one] in self._judged]
+            wanted = {self._contrast(one): self._ends_of(one)[1] for one in asked}
+            design = in_a_row(design.cells[0], wanted)
+            # Controls of the others, which need no answer of their own.
+            for name in (one for one in names if self._contrast(one) not in wanted):
+                self._close(name, self._cases[name].kept, Verdict.INCONCLUSIVE, "")
         cases = [self._cases[name] for name in self._open()]
         # Of a benchmark of which too many were lost, none is replaced.
         may_go_on = [case for case in cases if len(case.lost) < self._plan.max_discarded]
@@ -243,7 +269,7 @@ class CommitComparison:
         # A control may move once it has its answer, and a result may differ in any life.
         beside = [one.name for one in self._metrics.values() if one.control or one.check]
         metrics = dict.fromkeys([*(self._metric_of[one].name for one in self._open()), *beside])
-        return RoundRequest(self._design, tuple(metrics))
+        return RoundRequest(design, tuple(metrics))
 
     def _take(self, request: RoundRequest, future: Future[Round]) -> None:
         self._measured += 1
@@ -254,7 +280,7 @@ class CommitComparison:
             self._count(failure)
             measured = failure.round
         metrics = [self._metrics[name] for name in request.metrics]
-        pairs = {} if measured is None else self._design.pairs(metrics, measured)
+        pairs = {} if measured is None else request.design.pairs(metrics, measured)
         for name, pair in pairs.items():
             case = self._cases[name]
             (case.kept if pair.discarded is None else case.discarded).append(pair)
@@ -267,6 +293,8 @@ class CommitComparison:
 
     def _count(self, failure: SampleFailed) -> None:
         failed = [name for one in failure.benchmarks for name in self._contrasts_of(one)]
+        if self._design.is_row:  # the cell is given up, with all its metrics
+            failed = self._contrasts_with(failure.commit)
         for name in failed:
             case = self._cases[name]
             case.failures.append(str(failure))
@@ -336,10 +364,9 @@ class CommitComparison:
         evidence: Evidence | None = None,
     ) -> Comparison:
         metric = self._metric_of[name]
-        contrast = name.removeprefix(metric.name).removeprefix(" ")
         unfilled = Comparison(
             name,
-            *self._design.base_and_head(contrast),
+            *self._ends_of(name),
             verdict,
             pairs_discarded=len(self._cases[name].lost),
             reason=reason,

@@ -13,6 +13,7 @@ from asv_bench.compare.verdict import Verdict, word_of
 from asv_bench.errors import Refused
 from asv_bench.explain.clue import Clue, Source, number
 from asv_bench.git.repository import Commit
+from asv_bench.measure.rounds import named
 from asv_bench.output.record import RUNS
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import Cell, Column, Table, interval, percent, percentage
@@ -78,6 +79,9 @@ def _effect_in(
 ) -> Effect | None:
     known, own = {metric.name: metric for metric in subject.metrics}, subject.to_json()
     settings, results = record.get("settings") or {}, record.get("results") or {}
+    # Of several heads the name of each stands behind the metric.
+    for head in settings.get("heads") or ():
+        known |= {named(metric.name, head["name"]): metric for metric in subject.metrics}
     recorded, finding = settings.get("subject") or {}, results.get("finding") or {}
     # Those of `compare`, or those that `bisect` made of commits that it names, and of its ends.
     compared = [*(results.get("comparisons") or []), *(finding.get("confirmations") or [])]

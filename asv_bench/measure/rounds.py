@@ -44,6 +44,8 @@ class Design:
     noise: str | None = None
     """The contrast between single lives of two cells, whose seams tell the noise of the machine;
     None where all contrasts are means over cells, which are less noisy."""
+    is_row: bool = False
+    """Whether each contrast is worth measuring without the others; all have the first cell."""
 
     @property
     def tested(self) -> dict[str, Contrast]:
@@ -54,12 +56,6 @@ class Design:
         """By the names of all contrasts of metrics, in their order, the metrics."""
         contrasts = self.tested if with_gate else self.contrasts
         return {named(metric.name, one): metric for metric in metrics for one in contrasts}
-
-    def of_lives(self, metrics: Iterable[Metric]) -> dict[str, str]:
-        """By metric, the name of its contrast between single lives, where there is one."""
-        if self.noise is None:
-            return {}
-        return {metric.name: named(metric.name, self.noise) for metric in metrics}
 
     def order(self, number: int) -> tuple[int, ...]:
         """The places in a device's round of this number, counted from 0."""
@@ -121,6 +117,22 @@ def two_cells(base: str, head: str) -> Design:
     return Design((base, head), {"": ((0,), (1,))}, ((0, 1),), (base, head), noise="")
 
 
+def in_a_row(base: str, heads: Mapping[str, str]) -> Design:
+    """Rounds of a base and of others, by the names of their contrasts with it.
+
+    Every cell meets every place equally often, and follows every other one (Williams 1949).
+    """
+    cells = (base, *heads.values())
+    zigzag = [(place + 1) // 2 * (-1) ** (place + 1) for place in range(len(cells))]
+    orders = tuple(
+        tuple((place + turn) % len(cells) for place in zigzag) for turn in range(len(cells))
+    )
+    contrasts = {name: ((0,), (place,)) for place, name in enumerate(heads, 1)}
+    return Design(
+        cells, contrasts, orders, (base, base), noise=next(iter(heads), None), is_row=True
+    )
+
+
 def one_cell(name: str) -> Design:
     """Single lives, of which nothing is compared."""
     return Design((name,), {}, ((0,),), (name, name))
@@ -153,12 +165,6 @@ class Roles:
             turns=(0, 1, 1),
             noise=whole_way,
         )
-
-    def first_step(self, base: str, between: str) -> Design:
-        """Rounds of two, for where the head is the one between."""
-        contrast = self.contrasts[0]
-        pair = two_cells(base, between)
-        return replace(pair, contrasts={contrast: pair.contrasts[""]}, noise=contrast)
 
 
 GATE = "end to end"
@@ -243,11 +249,11 @@ class Schedule:
         # Devices start in turn with either order, so that few rounds on many are balanced too.
         self._numbers = {device: 2 * index for index, device in enumerate(source.devices)}
 
-    def prepare(self, cells: Sequence[str]) -> dict[str, Mapping[str, Absence]]:
-        """Prepare cells, on each device one at a time; see `RoundSource`."""
+    def prepare(self, cells: Sequence[str]) -> dict[str, Future[Mapping[str, Absence]]]:
+        """Prepare cells, on each device one at a time; what came of each, see `RoundSource`."""
         left = deque(dict.fromkeys(cells))
         done: dict[str, Future[Mapping[str, Absence]]] = {}
-        # A cell that cannot be measured is raised below: in there it would stop the source.
+        # A cell that cannot be measured is raised by its result: in there it would stop the source.
         hand_out(
             self._source,
             self._source.prepare,
@@ -255,7 +261,7 @@ class Schedule:
             done.__setitem__,
             left.appendleft,
         )
-        return {cell: done[cell].result() for cell in dict.fromkeys(cells)}
+        return {cell: done[cell] for cell in dict.fromkeys(cells)}
 
     def measure(
         self,

@@ -108,8 +108,8 @@ def _verdicts(histories: Histories, content: dict[str, Any]) -> tuple[str, list[
     finding = record.results.get("finding") or {}
     raw = [*record.results.get("comparisons", ()), *finding.get("confirmations", ())]
     compared = msgspec.convert(raw, list[Comparison])
-    if record.command == "fixed":
-        # Behind the name of a metric stands which two of the three are compared.
+    if record.command == "fixed" or "heads" in record.settings:
+        # Behind the name of a metric stands which two of several are compared.
         compared = [replace(one, benchmark=one.benchmark.rpartition(" ")[0]) for one in compared]
     return record.started, [
         StoredVerdict(record.command, record.machine, one)

@@ -22,9 +22,9 @@ from asv_bench.compare.tables import (
 )
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.explain.why import why
-from asv_bench.git.repository import Commit
+from asv_bench.git.repository import WORKING_TREE, Commit
 from asv_bench.measure.log import Logged
-from asv_bench.measure.rounds import Design, two_cells
+from asv_bench.measure.rounds import Design, in_a_row, named, two_cells
 from asv_bench.measure.samples import CommitUnusable, Pair, RoundSource
 from asv_bench.measure.software import differences
 from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
@@ -87,9 +87,11 @@ class Question:
     # is said of that.
     options: Sequence[str] | None = None
     gate: Collection[Verdict] = GATES  # verdicts of checks that have codes of their own
+    # Several that the base is compared with, by the names of contrasts; empty: the last alone.
+    heads: Mapping[str, Commit] = field(default_factory=dict)
 
 
-def of_two(
+def of_heads(
     subject: DeclaredSubject,
     given: Sequence[tuple[str, Commit]],
     *,
@@ -97,13 +99,33 @@ def of_two(
     gate: Collection[Verdict] = (),
     options: Sequence[str] | None = None,
 ) -> Question:
-    """Whether the head is slower than the base; `gate` has verdicts with codes of their own."""
-    base, head = (commit.hash for _, commit in given)
-    known = []
-    if not anyway and subject.are_same(base, head):
-        known = [Comparison.of_same(one.name, base, head, one.unit) for one in subject.metrics]
-    design, conclude = two_cells(base, head), by_gate(gate)
-    return Question("compare", given, design, conclude, known, options=options, gate=gate)
+    """Whether the heads are slower than the base; `gate` has verdicts with codes of their own."""
+    (_, base), *others = given
+    is_row, heads = len(others) > 1, dict[str, Commit]()
+    for word, head in others:
+        name = head.short if word in (WORKING_TREE, head.hash) else word
+        name = f"{name} ({len(heads) + 1})" if name in heads else name
+        heads[name if is_row else ""] = head
+    same = [one for one in heads if not anyway and subject.are_same(base.hash, heads[one].hash)]
+    known = [
+        Comparison.of_same(named(metric.name, one), base.hash, heads[one].hash, metric.unit)
+        for metric in subject.metrics
+        for one in same
+    ]
+    told = [{"name": name, **one.to_json()} for name, one in heads.items()]
+    row = in_a_row(base.hash, {one: heads[one].hash for one in heads if one not in same})
+    return Question(
+        "compare",
+        given,
+        row if is_row else two_cells(base.hash, head.hash),
+        by_gate(gate),
+        known,
+        roles=("base", *["head"] * len(heads)),
+        details={"heads": told} if is_row else {},
+        options=options,
+        gate=gate,
+        heads=heads if is_row else {},
+    )
 
 
 def by_gate(
@@ -146,8 +168,11 @@ class Comparing(Judging):
         self._question = question
         self._commits = [commit for _, commit in question.given]
         self._base, self._head = self._commits[0], self._commits[-1]
-        self._ends = self._base.hash, self._head.hash
-        self._plan = self._plan_of_rounds = plan
+        heads = {f"{name}: ": head for name, head in question.heads.items()}
+        self._heads = heads or {"": self._head}  # by how a sentence about each begins
+        # Of several heads each has a part of the error.
+        self._plan_of_rounds = replace(plan, alpha=plan.alpha / max(1, len(question.heads)))
+        self._plan = plan
         self._cells = len(question.design.cells)
         self._metric_of = question.design.named(subject.metrics)
         self._pools: Mapping[str, Sequence[float]] = {}
@@ -222,8 +247,11 @@ class Comparing(Judging):
         # Not pair by pair: an interruption would leave out one that the answer rests on.
         self._record.samples = [pair.to_json() for pair in self._comparison.pairs()]
         if self._stopped is None:
-            learnt = self._question.design.of_lives(self._subject.metrics).items()
-            self._noise.add({metric: self._comparison.kept_pairs(name) for metric, name in learnt})
+            noise = self._question.design.noise
+            lives = [] if noise is None else self._subject.metrics
+            of_noise = {one.name: named(one.name, noise or "") for one in lives}
+            kept = self._comparison.kept_pairs
+            self._noise.add({metric: kept(name) for metric, name in of_noise.items()})
         return self._conclude(measured)
 
     def _plan_of(self, name: str) -> ComparisonPlan:
@@ -249,8 +277,7 @@ class Comparing(Judging):
     def _conclude(self, measured: Sequence[Comparison]) -> ExitCode:
         self._comparisons = [*measured, *self._question.known]
         conclusion = self._question.conclude(self._comparisons, self._pairs())
-        checks, cells = self._comparison.checks() if measured else [], self.names()
-        ends = cells[0], cells[-1]
+        checks, ends = self._comparison.checks() if measured else [], self._question.design.ends
         self._conclusion = conclusion.beside(checks, ends, self._question.gate)
         return self._conclusion.code
 
@@ -259,9 +286,11 @@ class Comparing(Judging):
         place = place_of(self._record.machine, self._subject.devices)
         title = f"{self._versus(lambda commit: commit.short)} on {place}"
         pairs = [pair for found in self._pairs().values() for pair in found]
-        for sentence in [*self._apart(), *clock_findings(pairs)]:
-            self._console.print(sentence, style="yellow")
-            self._record.warnings.append(sentence)
+        for begin, head in self._heads.items():
+            of_head = [one for one in pairs if not begin or one.head.commit == head.hash]
+            for sentence in [*self._apart(head), *clock_findings(of_head)]:
+                self._console.print(f"{begin}{sentence}", style="yellow")
+                self._record.warnings.append(f"{begin}{sentence}")
         margins = self._comparison.margins
         table = comparison_table(self._comparisons, title, self._plan, margins)
         print_verdicts(self._console, table, self._comparisons)
@@ -275,29 +304,34 @@ class Comparing(Judging):
         )
         self._doubt(processes_apart(readings, unit))
         units = {metric.name: metric.unit for metric in self._subject.known}
-        print_sentences(self._console, others_lines(self._subject.others, self._ends, units))
+        for begin, head in self._heads.items():
+            lines = others_lines(self._subject.others, (self._base.hash, head.hash), units)
+            print_sentences(self._console, [f"{begin}{line}" for line in lines])
         print_sentences(self._console, self._conclusion.sentences, "bold")
         self._look_why()
         print_sentences(self._console, self._why)
         self._files.write(table, page=self._page())
 
     def _look_why(self) -> None:
-        """Find out what differs besides time, where the head is slower."""
+        """Find out what differs besides time, where a head is slower: of several, the first."""
         options = self._question.options
-        is_slower = any(one.verdict is Verdict.SLOWER for one in self._comparisons)
-        if options is None or not is_slower or self._stopped is not None:
+        slower = {one.head for one in self._comparisons if one.verdict is Verdict.SLOWER}
+        found = [one for one in self._heads.items() if one[1].hash in slower]
+        if options is None or not found or self._stopped is not None:
             return
+        begin, head = found[0]
         # The answer stands already, and Ctrl-C leaves it.
         looking = Progress(self._console, "looking at what differs besides time")
         with suppress(KeyboardInterrupt), looking:
-            self._why = why(
+            lines = why(
                 self._subject,
                 self._base,
-                self._head,
+                head,
                 options,
                 self._subject.cells,
                 seconds=self._how.limit.left(),
             )
+            self._why = [f"{begin}{line}" for line in lines]
 
     def _page(self) -> str:
         """The comparison as text for an issue or a pull request."""
@@ -327,10 +361,10 @@ class Comparing(Judging):
             **self._conclusion.results,
         }
 
-    def _apart(self) -> list[str]:
-        """What differs between the ends besides what was asked."""
+    def _apart(self, head: Commit) -> list[str]:
+        """What differs between the base and a head besides what was asked."""
         cells = self._subject.cells
-        known = [cells[end] for end in self._ends if end in cells]
+        known = [cells[end.hash] for end in (self._base, head) if end.hash in cells]
         return differences(*known) if len(known) == 2 else []
 
     def _pairs(self) -> dict[str, Sequence[Pair]]:
@@ -345,5 +379,9 @@ class Comparing(Judging):
         """What is compared with what."""
         if len(self._commits) == 2:
             return f"{show(self._head)} against {show(self._base)}"
+        if heads := self._question.heads:
+            names = (show(Commit(one)) if one != heads[one].short else "" for one in heads)
+            shown = map("{} {}".format, names, map(show, heads.values()))
+            return f"{', '.join(map(str.strip, shown))} against {show(self._base)}"
         roles = zip(self._question.roles, self._commits, strict=True)
         return ", ".join(f"{role} {show(commit)}" for role, commit in roles)

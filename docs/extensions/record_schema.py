@@ -179,6 +179,13 @@ class Settings(Struct):
     margins: Annotated[
         dict[str, float], Meta(description="Of metrics with a margin of their own, as fractions.")
     ] = {}
+    heads: Annotated[
+        list[dict[str, str]],
+        Meta(
+            description="Of `compare` of several heads: each by its hash and its `name`, which "
+            "stands behind the metric in the name of a benchmark."
+        ),
+    ] = []
 
 
 class Host(Closed):

@@ -1,7 +1,8 @@
-"""How often `fixed` and `swap` err, whose contrasts come from the same lives of some cells.
+"""How often `fixed`, `swap` and `compare` of several heads err: contrasts between the same lives.
 
-A metric's contrasts are tested in turns (`stats.families.rejected_in_turns`); beside that stands
-what dividing the error among all of them comes to, by Holm's procedure.
+Those of a metric of `fixed` and `swap` are tested in turns (`stats.families.rejected_in_turns`);
+beside that stands what dividing the error among all of them comes to, by Holm's procedure, which is
+what `compare` does.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ import scipy
 from asv_bench.cli.fixed import ROLES
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
-from asv_bench.measure.rounds import Design, four_cells
+from asv_bench.measure.rounds import Design, four_cells, in_a_row
 from asv_bench.output.table import Column, Table, digits, percent
 
 from .many_comparisons import Drawn, compare_many
 from .noise import SITUATIONS
 
-DESIGNS = {"fixed": ROLES.design("parent", "culprit", "head"), "swap": four_cells(("", ""), "0123")}
+DESIGNS = {
+    "fixed": ROLES.design("parent", "culprit", "head"),
+    "swap": four_cells(("", ""), "0123"),
+    "compare": in_a_row("base", {one: one for one in "ABCDEFGHIJK"}),
+}
 TRUTHS: dict[str, Sequence[tuple[float, ...]]] = {
     # By commits, each after the parent.
     "fixed": (
@@ -58,7 +63,7 @@ _NONE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Comparisons of three commits, or of four cells, to simulate."""
+    """Comparisons of three commits, of four cells or of twelve commits, to simulate."""
 
     verb: str
     noise: str

@@ -89,6 +89,13 @@ def rounds_of(verb: str, effects: tuple[float, ...], *, is_in_turns: bool) -> di
     return simulate_rounds.row_of(case, done, plan)
 
 
+@pytest.mark.thorough
+def test_of_several_heads_the_slower_one_alone_is_told() -> None:
+    row = rounds_of("compare", (0.0,) * 6 + (0.14,) + (0.0,) * 4, is_in_turns=False)
+    assert row["false"] <= 5 / 400
+    assert row["told"] == 1
+
+
 @pytest.mark.parametrize(
     ("verb", "nothing", "change"),
     [("fixed", (0.0, 0.0), (0.14, 0.07)), ("swap", (0.0, 0.0, 0.0), (0.0, 0.14, 0.14))],
