@@ -65,7 +65,7 @@ timeout_s = 600
 # Versions of a dependency in place of commits; setup and measure get $KVTRAIL_LABEL:
 # [axis]
 # kind = "labels"
-# labels = ["4.55.0", "4.56.0", "4.57.0"]
+# labels = ["4.55.0", "4.56.0", "4.57.0"]    # or {{ pip = "transformers" }}
 
 # A trace by torch.profiler, for `kvtrail explain HEAD~1 HEAD`:
 # [trace]

@@ -52,10 +52,11 @@ class CommitFiles:
 
 
 def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles | None:
-    """What lies between two commits, given by full hashes; None along labels."""
-    if subject.labels:
+    """What lies between two commits, given by full hashes, or tags; None along other labels."""
+    if not subject.axis.have_files:
         return None
-    old, new = (subject.axis.variant(end).repository for end in (base, head))
+    ends = [subject.axis.variant(end) for end in (base, head)]
+    (base, head), (old, new) = ([one.commit for one in ends], [one.repository for one in ends])
     paths = ("--", *subject.pathspecs)
     variables: dict[str, str] = {}
     hashes: list[str] = []

@@ -274,6 +274,10 @@ class Bisecting(Searching):
         if finding is None or len(finding.suspects) != 1 or finding.outcome is not Outcome.FOUND:
             return []
         culprit, (good, bad) = self._by_hash[finding.suspects[0]], self._words
+        if (labels := self._subject.labels) and self._subject.axis.have_files:
+            before = labels[labels.index(culprit.hash) - 1]
+            names = {good: (before,), bad: (culprit.hash, "--axis", "commits")}
+            return [f"Which of its commits did it: {repeating(sys.argv[1:], names)}"]
         if kind_of(culprit.hash) != "commit" or not culprit.parents:
             return []
         repository = self._subject.axis.variant(culprit.hash).repository

@@ -42,6 +42,8 @@ class Commits:
 
     labels: tuple[str, ...] = ()
     """What is compared in place of commits, in its order."""
+    have_files = True
+    """Whether each variant has files of its own."""
 
     def __init__(
         self, root: Path, scratch: Callable[[], Path], paths: Sequence[str] = (".",)
@@ -153,11 +155,17 @@ class Commits:
 
 
 class Labels(Commits):
-    """Labels in an order, such as versions of a dependency; all see the working tree's files."""
+    """Labels in an order, such as versions of a dependency; all see the working tree's files.
 
-    def __init__(self, labels: Sequence[str], root: Path, scratch: Callable[[], Path]) -> None:
+    Where `are_tags`, each sees those of the tag of its name.
+    """
+
+    def __init__(
+        self, labels: Sequence[str], root: Path, scratch: Callable[[], Path], *, are_tags: bool
+    ) -> None:
         super().__init__(root, scratch)
-        self.labels = tuple(labels)
+        self.labels, self.have_files = tuple(labels), are_tags
+        self._tagged: dict[str, str] = {}
 
     def resolve(self, name: str) -> Commit:
         if name not in self.labels:
@@ -181,9 +189,15 @@ class Labels(Commits):
         return self.between(self.resolve(base).hash, self.resolve(head).hash)
 
     def _undelayed(self, name: str) -> Variant:
+        if self.have_files:
+            if name not in self._tagged:
+                self._tagged[name] = super().resolve(f"refs/tags/{name}").hash
+            return Variant(self._tagged[name], self._repository, name)
         return replace(self._files_of_all, label=name)
 
     def fixed(self) -> str:
+        if self.have_files:
+            return ""
         tree = self._files_of_all
         return tree.repository.line("rev-parse", f"{tree.commit}^{{tree}}")
 

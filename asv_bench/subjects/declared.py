@@ -28,6 +28,7 @@ from asv_bench.output.console import make_console
 from asv_bench.output.progress import Progress
 from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Commits, Labels, place_of
+from asv_bench.subjects.labels import listed
 from asv_bench.subjects.metrics import (
     ASKED_FOR,
     BUILT_IN,
@@ -39,7 +40,13 @@ from asv_bench.subjects.metrics import (
 )
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.presets import PRESETS
-from asv_bench.subjects.subject_file import ClientTable, SubjectFile, SubjectTable, SubjectText
+from asv_bench.subjects.subject_file import (
+    ClientTable,
+    LabelsTable,
+    SubjectFile,
+    SubjectTable,
+    SubjectText,
+)
 
 if TYPE_CHECKING:
     from asv_bench.fleet.fleet import Fleet
@@ -88,7 +95,7 @@ class DeclaredSubject:
         self._where = folder
         self._words = command
         self._source = source
-        self.axis = self._axis_of(axis or text.axis.kind, text.axis.labels)
+        self.axis = self._axis_of(axis or text.axis.kind, text)
         self.labels = self.axis.labels
         """What is compared in place of commits, in its order; empty where commits are."""
         self._places: list[Place] | None = None
@@ -157,11 +164,15 @@ class DeclaredSubject:
         client = self._text.client
         return [f"@{point}" for point in client.points] if client and client.points else [""]
 
-    def _axis_of(self, kind: str, labels: Sequence[str]) -> Commits:
+    def _axis_of(self, kind: str, text: SubjectText) -> Commits:
         if kind == "labels":
+            labels, are_tags = text.axis.labels, False
             if not labels:
                 raise Refused("--axis labels needs [axis] labels = [...] in the subject's file.")
-            return Labels(labels, self.repository, self._folder)
+            if isinstance(labels, LabelsTable):
+                are_tags = labels.tags is not None
+                labels = listed(labels, self.repository, text.subject)
+            return Labels(labels, self.repository, self._folder, are_tags=are_tags)
         try:
             Repository(self.repository).line("rev-parse", "--git-dir")
         except NoRepository as error:
@@ -435,6 +446,7 @@ class DeclaredSubject:
         starts = self._text.server.pairs_per_start if self._text.server else 1
         where += f", {starts} pairs from each start of the servers" if starts > 1 else ""
         which = "under each label" if self.labels else "in the files of each commit"
+        which = "in the files of each tag" if self.labels and self.axis.have_files else which
         return f"measuring {what} of `{self.line}` {which}{where}"
 
     def to_json(self) -> dict[str, Any]:
@@ -446,6 +458,7 @@ class DeclaredSubject:
             "repository": self.repository.name,
             **({"folder": self._where} if self._where else {}),
             "file": without_secrets(self._source),
+            **({"labels": list(self.labels)} if self.labels else {}),
         }
 
 

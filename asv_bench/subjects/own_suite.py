@@ -113,7 +113,7 @@ class OwnSuite(EngineSubject):
         self._places = shared_out((CPU,))
         self._descriptions: list[dict[str, Any]] = []
 
-    def _axis_of(self, kind: str, labels: Sequence[str]) -> Commits:
+    def _axis_of(self, kind: str, text: SubjectText) -> Commits:
         return Commits(self.repository, self._folder, MEASURED_PACKAGES)
 
     def all_entries(self) -> list[Entry]:

@@ -160,15 +160,43 @@ class ClientTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"preset is {self.preset!r}; there are {', '.join(clients)}")
 
 
+class LabelsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`labels = { ... }`: what lists the labels of `[axis]` when a command begins: one of pip, tags
+    and run."""
+
+    pip: toml.Name | None = None
+    """A package, whose releases are the labels, as far as the pip of `python` can install them;
+    the oldest is the first. Yanked ones are left out."""
+    since: toml.Words | None = None
+    """The oldest release to take; "2.28" begins with 2.28.0."""
+    until: toml.Words | None = None
+    """The newest; "2.32" ends with the last 2.32.x."""
+    pre: bool = False
+    """Whether pre-releases are labels as well."""
+    tags: toml.Words | None = None
+    """A pattern for tags of the repository, such as "v*", in the order of versions. Each sees the
+    files of its own commit."""
+    run: toml.Line | None = None
+    """A line for the shell that prints a label a line. It runs in the folder of the file."""
+
+    def __post_init__(self) -> None:
+        if [self.pip, self.tags, self.run].count(None) != 2:
+            raise ValueError("labels in [axis] need exactly one of pip, tags and run")
+        if self.pip is None and (self.since or self.until or self.pre):
+            raise ValueError("since, until and pre choose among releases, and labels name no pip")
+
+
 class AxisTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[axis]`: along what is compared."""
 
     kind: Literal["commits", "labels"] = "commits"
     """Commits of the repository, or labels."""
-    labels: tuple[toml.Words, ...] = ()
-    """At least two, in their order."""
+    labels: tuple[toml.Words, ...] | LabelsTable = ()
+    """At least two, in their order, or what lists them."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.labels, LabelsTable):
+            return
         if len(set(self.labels)) < len(self.labels):
             raise ValueError("a label stands twice in labels")
         if self.kind == "labels" and len(self.labels) < 2:

@@ -171,7 +171,7 @@ class Settings(Struct):
 
     subject: Annotated[
         dict[str, Any] | None,
-        Meta(description="What is measured: kind, name, text of the file."),
+        Meta(description="What is measured: kind, name, text of the file, labels."),
     ] = None
     fixed: Annotated[
         str, Meta(description="A hash of the files that all commits take from the working tree.")

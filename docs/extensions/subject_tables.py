@@ -25,9 +25,15 @@ TABLES = (
     tables.ServerTable,
     tables.ClientTable,
     tables.AxisTable,
+    tables.LabelsTable,
     tables.TraceTable,
 )
-_NAMES: dict[Any, str] = {str: "string", float: "number", int: "whole number", dict: "table"}
+_NAMES: dict[Any, str] = {
+    str: "string",
+    float: "number",
+    int: "whole number",
+    bool: "true or false",
+}
 
 
 def markdown() -> str:
@@ -67,7 +73,7 @@ def meanings(table: type[Struct]) -> dict[str, str]:
 
 def _section(table: type[Struct]) -> str:
     said = " ".join((table.__doc__ or "").split())
-    title, sentence = re.fullmatch(r"`(\[.+?\])`: (.+)", said).groups()  # type: ignore[union-attr]
+    title, sentence = re.fullmatch(r"`(.+?)`: (.+)", said).groups()  # type: ignore[union-attr]
     rows = ["| key | value | without it | meaning |", "| --- | --- | --- | --- |"]
     meaning, hints = meanings(table), get_type_hints(table)
     for field in fields(table):
@@ -94,4 +100,6 @@ def _default(field: Any) -> str:
         return "required"
     if field.default in ("", (), None):
         return "-"
+    if isinstance(field.default, bool):
+        return f"`{field.default}`".lower()
     return f'`"{field.default}"`' if isinstance(field.default, str) else f"`{field.default:g}`"
