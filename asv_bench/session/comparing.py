@@ -159,6 +159,8 @@ def print_verdicts(console: Console, table: Table, comparisons: Sequence[Compari
 class Comparing(Judging):
     """A question about commits that comparing them answers."""
 
+    _conclusion = Conclusion("", (), ExitCode.FAILED, {})  # none, where it ended before it began
+
     def __init__(
         self,
         subject: DeclaredSubject,
@@ -353,6 +355,7 @@ class Comparing(Judging):
 
     def results(self) -> dict[str, Any]:
         return {
+            "answer": self._conclusion.heading or self._ending,
             "comparisons": [comparison.to_json() for comparison in self._comparisons],
             "others": self._subject.others,
             "why": self._why,

@@ -201,6 +201,7 @@ class Host(Closed):
 class Results(Struct):
     """Figures derived from the samples. Each command adds its own; these are `compare`'s."""
 
+    answer: Annotated[str | None, Meta(description="The whole answer in a line.")] = None
     comparisons: Annotated[
         list[Comparison], Meta(description="One entry a benchmark, in the order asked for.")
     ] = []

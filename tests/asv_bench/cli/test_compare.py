@@ -259,6 +259,19 @@ def test_an_answer_in_time_says_what_it_is_worth_and_what_a_verdict_takes(
     assert record["results"]["so_far"] is False
 
 
+def test_time_that_is_up_before_anything_is_measured_is_said_and_recorded(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pairs(self: SourcedSuite) -> None:
+        raise TimeIsUp
+
+    monkeypatch.setattr(SourcedSuite, "pairs", pairs)
+    code, said, record = scripted(ScriptedPairs(lambda *_: 1.5), "--minutes", "5")
+    assert (code, record["results"]["so_far"]) == (4, True)
+    assert record["results"]["answer"].startswith("Time is up (--minutes)")
+    assert record["results"]["answer"] in said
+
+
 @pytest.mark.parametrize("is_older", [False, True])
 def test_what_so_many_minutes_show_is_said_once_as_soon_as_noise_and_a_pair_are_known(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch, *, is_older: bool
