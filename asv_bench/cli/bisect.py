@@ -87,7 +87,7 @@ def bisect(
         ),
     ] = False,
     how: options.MeasuringOptions,
-    files: options.Outputs,
+    files: options.AnswerOutputs,
     list_benchmarks: options.ListBenchmarks = False,
 ) -> None:
     """Find the commits after GOOD, up to BAD, that made a benchmark slower.

@@ -16,12 +16,12 @@ from asv_bench.session.options import (
     BASE,
     HEAD,
     MOST,
+    AnswerOutputs,
     ComparedMetrics,
     EngineOptions,
     ListBenchmarks,
     MeasuringOptions,
     MostPairs,
-    Outputs,
     ends_of,
 )
 
@@ -53,7 +53,7 @@ def compare(
         ),
     ] = gate_text(GATES),
     how: MeasuringOptions,
-    files: Outputs,
+    files: AnswerOutputs,
     list_benchmarks: ListBenchmarks = False,
 ) -> None:
     """Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.

@@ -57,7 +57,7 @@ def fixed(
     rounds: options.MostRounds = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} rounds at most.")] = False,
     how: options.MeasuringOptions,
-    files: options.Outputs,
+    files: options.AnswerOutputs,
     list_benchmarks: options.ListBenchmarks = False,
 ) -> None:
     """Say whether the regression of a commit is fixed now, and wholly: not fixed, partly fixed (how
@@ -180,7 +180,7 @@ def swap(
     devices: options.Devices = None,
     *,
     how: options.MeasuringOptions,
-    files: options.Outputs,
+    files: options.AnswerOutputs,
 ) -> None:
     """Measure two commits under two labels, and say which of the two a change belongs to.
 

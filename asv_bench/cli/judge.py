@@ -20,7 +20,7 @@ from asv_bench.output.record import Record, without_folders
 from asv_bench.output.stored_json import shown
 from asv_bench.session.comparing import by_gate, print_verdicts
 from asv_bench.session.exit_codes import GATES
-from asv_bench.session.options import Margin, Outputs
+from asv_bench.session.options import AnswerOutputs, Margin
 from asv_bench.subjects.metrics import MetricTable
 from asv_bench.subjects.result_files import ResultFiles
 from asv_bench.words import first_of
@@ -55,7 +55,7 @@ def judge(
     ] = None,
     margin: Margin = 100 * DEFAULT_MARGIN,
     *,
-    outputs: Outputs,
+    outputs: AnswerOutputs,
 ) -> None:
     """Judge result files that somebody measured: slower, faster, equivalent or inconclusive.
 
@@ -92,6 +92,7 @@ def judge(
     record = Record("judge", settings, found.samples(), notes=notes, warnings=warnings)
     record.results = {
         "exit_code": int(conclusion.code),
+        "answer": conclusion.heading,
         "outcome": conclusion.code.name.lower(),
         "comparisons": [one.to_json() for one in comparisons],
         "interrupted": False,
@@ -109,6 +110,7 @@ def judge(
         repeating(["judge", *asked, f"--margin={margin:g}", *base, "--", *head], {}),
     )
     outputs.write(table, page=page)
+    outputs.write_answers(record, [one.name for one in found.figures if one.better == "higher"])
     console.print(f"record: {record.write(outputs.json)}")
     if conclusion.code:
         raise typer.Exit(conclusion.code)

@@ -80,6 +80,7 @@ class Repair:
         return {
             "metric": self.metric,
             "state": str(self.state),
+            "slower": self.is_slower,
             "back": None if self.back is None else asdict(self.back),
             "sentence": self.sentence(),
         }

@@ -20,7 +20,7 @@ LIMIT = 65_000
 """Characters; GitHub takes 65,536 in one comment."""
 _MOST_REMARKS = 30
 _MORE = "\n\nMore rows are in the record."
-_FILES = ("--json", "--markdown", "--csv")
+_FILES = ("--json", "--markdown", "--csv", "--format")
 _HOW = ("--resume", "--fresh", "--quiet", "-q", "--verbose", "-v")
 
 

@@ -218,6 +218,7 @@ class Bisecting(Searching):
         )
         doubts = processes_apart(readings)
         first, *others = answer_lines(self.finding, self._by_hash)
+        self._record.results["answer"] = first
         others += self._next_question()
         table = commit_table(self.finding, self._commits)
         if self._probes:
@@ -429,5 +430,6 @@ class SearchingFiles(Searching):
             answers = [f"{self._bad.short} {only}."]
         else:
             answers = [f"{self._bad.short} changes no file that matters to what is measured."]
+        self._record.results["answer"] = answers[0]
         print_sentences(self._console, answers[:1], "bold")
         print_sentences(self._console, answers[1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,8 @@ from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE, Commit, kind_of
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.destinations import STANDARD_OUTPUT, write_text
-from asv_bench.output.record import REPOSITORY, require_places
+from asv_bench.output.formats import Format, in_format
+from asv_bench.output.record import REPOSITORY, Record, require_places
 from asv_bench.output.table import Table, to_csv
 from asv_bench.session.time_limit import TimeLimit
 from asv_bench.subjects.choose import Choice
@@ -318,6 +319,34 @@ class Outputs:
             write_text(self.markdown, text)
         if self.csv is not None:
             write_text(self.csv, to_csv(tables))
+
+    def write_answers(self, record: Record, higher: Collection[str]) -> None:
+        """Write what a record says in a format of others, where one is asked for."""
+
+
+@dataclass
+class AnswerOutputs(Outputs):
+    """The same of verbs whose answers others can read."""
+
+    format: Annotated[
+        Format | None,
+        _option(
+            "--format",
+            "Write the answers to standard output as Bencher (bmf), github-action-benchmark (gab) "
+            "or what reads JUnit's XML (junit) take them, and all else to standard error.",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.format is not None:
+            if self.console.stderr:
+                raise Refused("--format writes to standard output: give the other file a name.")
+            self.console = make_console(stderr=True)
+
+    def write_answers(self, record: Record, higher: Collection[str]) -> None:
+        if self.format is not None:
+            write_text(STANDARD_OUTPUT, in_format(self.format, record, higher))
 
 
 def ends_of(

@@ -182,6 +182,7 @@ class BisectingResults(Judging):
         ]
         title = f"{self._check.name}: results beside that of {short(self._good)}, the good end"
         table, answer = Table(_COLUMNS, rows, title), self._answer(self.finding)
+        self._record.results["answer"] = answer
         print_sentences(self._console, [answer], "bold")
         (good, bad), last = self._words, self._commits[-1]
         page = self._issue(

@@ -135,6 +135,8 @@ class Session(ABC):
             **self.results(),
             **({} if self._fleet is None else {"hosts": self._fleet.to_json()}),
         }
+        higher = [one.name for one in self._subject.metrics if one.better == "higher"]
+        self._files.write_answers(self._record, higher)
         written = self._record.write(path)
         self._console.print(f"record: {written}")
         return written

@@ -270,6 +270,8 @@ def test_time_that_is_up_before_anything_is_measured_is_said_and_recorded(
     assert (code, record["results"]["so_far"]) == (4, True)
     assert record["results"]["answer"].startswith("Time is up (--minutes)")
     assert record["results"]["answer"] in said
+    options = ("--minutes", "5", "--format", "junit")
+    assert '<skipped message="Time is up' in scripted(ScriptedPairs(lambda *_: 1.5), *options)[1]
 
 
 @pytest.mark.parametrize("is_older", [False, True])

@@ -58,6 +58,8 @@ def test_files_that_lie_apart_are_slower(judge: Judge) -> None:
     assert "5 + 5 files" in said
     assert "(2 in 1,000 comparisons without one would say so" in said
     assert "confidence where there are four files a side or more" in said
+    _, said, _ = judge(runs(5), runs(5, -0.15), "--preset", "vllm-bench", "--format", "gab")
+    assert '5 files a side", "better": "higher"' in said
     assert "were not measured in turns by kvtrail" in said
     assert "model 'Qwen/Qwen3-0.6B', number of requests 200, request rate 'inf'" in said
     content = msgspec.convert(record, record_schema.Record)

@@ -74,4 +74,5 @@ def test_the_command_names_commits_that_do_not_move_and_writes_no_files() -> Non
     assert repeating(words, names) == (
         "kvtrail compare aaaaaaaa . --margin 2 -- sh 'HEAD~1' -q 'a b'"
     )
-    assert repeating(["swap", "--base=HEAD~1"], names) == "kvtrail swap --base=aaaaaaaa"
+    words = ["swap", "--format", "junit", "--base=HEAD~1"]
+    assert repeating(words, names) == "kvtrail swap --base=aaaaaaaa"
