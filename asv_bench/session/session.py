@@ -78,11 +78,9 @@ class Session(ABC):
 
     def answer(self) -> None:
         """Measure and show; raises typer.Exit with the code, unless it is 0, as `end` does."""
-        try:
+        with self._subject.lying():
             code = self.settle()
             self.show(code, self._files.json)
-        finally:
-            self._subject.forget()
         self.end(code)
 
     def settle(self) -> ExitCode:

@@ -110,6 +110,7 @@ class DeclaredSubject:
         """Sentences about commits that were laid out so far, for the record."""
         self.near: Sequence[str] = ()
         """Revisions that are measured; an asv suite lists its benchmarks with one of them."""
+        self._keepers = 0
 
     @classmethod
     def of_file(cls, file: SubjectFile, axis: str | None = None) -> DeclaredSubject:
@@ -345,23 +346,34 @@ class DeclaredSubject:
             return
         source = self.elsewhere
         self.cells, self.others, self.remarks = source.cells, source.others, source.remarks
-        try:
-            yield source
-        finally:
-            source.stop()
-            self.forget()
+        with self.lying():
+            try:
+                yield source
+            finally:
+                source.stop()
 
     @contextmanager
     def ends(self) -> Iterator[Lives]:
         """What lays variants out on this machine, to be measured or looked at, as `pairs` does."""
         processes = Processes()
+        with self.lying():
+            try:
+                lives = Lives(self.work, self._here(), self._laying(processes), processes)
+                self.cells, self.others = lives.cells, lives.others
+                yield lives
+            finally:
+                processes.stop()
+
+    @contextmanager
+    def lying(self) -> Iterator[None]:
+        """Let what is laid out lie until the outermost of these ends."""
+        self._keepers += 1
         try:
-            lives = Lives(self.work, self._here(), self._laying(processes), processes)
-            self.cells, self.others = lives.cells, lives.others
-            yield lives
+            yield
         finally:
-            processes.stop()
-            self.forget()
+            self._keepers -= 1
+            if not self._keepers:
+                self.forget()
 
     def _laying(self, processes: Processes) -> Callable[[str], Laid]:
         table, folder = self._text.subject, self._folder()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from declared_repository import DeclaredRepository, along, in_ms
 from mutated_files import mutants_of
+from toy_project import git
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.trace import read_traces
@@ -199,9 +200,14 @@ def test_a_function_that_became_slower_is_named_without_more_calls(kvtrail, tmp_
 @pytest.mark.thorough
 @pytest.mark.parametrize("verb", ["compare", "bisect"])
 def test_a_verdict_says_which_function_did_it(kvtrail, tmp_path: Path, verb: str) -> None:
-    made = of_markup(tmp_path, {}, {"body": PARTS})
+    made, written = of_markup(tmp_path, {}, {"body": PARTS}), tmp_path / "written"
+    git(made.root, "config", "filter.counted.smudge", f"echo >> {written}; cat")
+    attributes = made.root / ".git" / "info" / "attributes"
+    attributes.parent.mkdir()
+    attributes.write_text("bench.py filter=counted\n")
     said = kvtrail(made, verb, "HEAD~1", "HEAD")
     why = said.record["results"]["why"]
+    assert len(written.read_text()) == 2, "the files of each commit are written once"
     assert any("rofiled: Markup.__new__ 1 → 181 calls a life: " in line for line in why), said.text
     assert "kvtrail explain" in why[-1]
 
