@@ -26,7 +26,11 @@ MACHINE_VARIABLE = "KVTRAIL_MACHINE"
 _IMAGE_VARIABLES = ("KVTRAIL_IMAGE", "CI_JOB_IMAGE")
 """Name the image of the container, the first that is set; the second one by GitLab."""
 OWN_PREFIX = "own-"
-REFERENCE_MACHINES = {"h200": ("NVIDIA H200", 16), "cpu-2core": (None, 2)}
+REFERENCE_MACHINES = {
+    "h200": ("NVIDIA H200", 16),
+    "h100": ("NVIDIA H100 80GB HBM3", 16),
+    "cpu-2core": (None, 2),
+}
 """Machines whose results git keeps: their only GPU, which torch can use, and their cores."""
 _BY_HARDWARE = "h200"
 """Is recognised by its hardware alone. Others are common enough to be somebody's own, so they are
