@@ -150,16 +150,13 @@ class SourcedSuite(OwnSuite):
         names: Sequence[str] = ("b",),
         commits: Mapping[str, Commit] | None = None,
     ) -> None:
-        self.given, self.names, self.by_name = source, names, commits
+        self.given, self.by_name = source, commits
         super().__init__(root)
+        self.metrics = [Metric(name, "seconds") for name in names]
 
     @property
     def devices(self) -> Sequence[str]:
         return self.given.devices
-
-    @property
-    def metrics(self) -> list[Metric]:
-        return [Metric(name, "seconds") for name in self.names]
 
     def choose(self, patterns, devices) -> None:
         pass

@@ -129,7 +129,9 @@ def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) ->
     old, new = (folders[end.hash] for end in (base, head))
     clues, _ = count_ends(old, new, paths)
     leaning = [one for one in clues if one.leaning == sign]
-    where = stand_in(" ".join(subject.models))
+    # kvtrail's benchmarks are called by their models.
+    named = (subject.decoded(one.name)[1] or one.name for one in subject.metrics)
+    where = stand_in(" ".join(named))
     for one in sorted(leaning, key=lambda one: -abs(one.cost_us))[:_COUNTED]:
         yield f"Counted exactly{where}: {one.sentence[0].lower()}{one.sentence[1:]}."
 

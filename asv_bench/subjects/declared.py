@@ -29,15 +29,7 @@ from asv_bench.output.progress import Progress
 from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects.axis import Commits, Labels, place_of
 from asv_bench.subjects.labels import listed
-from asv_bench.subjects.metrics import (
-    ASKED_FOR,
-    BUILT_IN,
-    OF_WINDOWS,
-    READY,
-    RSS_GROWTH,
-    CheckTable,
-    MetricTable,
-)
+from asv_bench.subjects.metrics import ASKED_FOR, CheckTable, MetricTable, undeclared
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.presets import PRESETS
 from asv_bench.subjects.subject_file import (
@@ -157,7 +149,8 @@ class DeclaredSubject:
         """What is looked at beside figures, in the same lives."""
         # Without any, the wall time at all points.
         declared = self.known[: len(self._declared) or len(self._points)]
-        self._metrics = sorted(declared, key=attrgetter("control"))
+        self.metrics: Sequence[Metric] = sorted(declared, key=attrgetter("control"))
+        """The figures that are compared: those declared, or the wall time where there is none."""
 
     @property
     def _points(self) -> list[str]:
@@ -208,27 +201,9 @@ class DeclaredSubject:
     def known(self) -> list[Metric]:
         """All metrics that a life may give: those declared first, then those of every subject."""
         declared = [table.metric(name) for name, table in self._declared.items()]
-        several = range(self._text.subject.devices or 0)
-        by_place = [
-            Metric(f"{what}{number}", "bytes")
-            for what in ("peak_gpu_bytes@", "peak_rss_bytes@rank")
-            for number in several
-            if several[1:]
-        ]
-        server = self._text.server
-        of_server = [READY, RSS_GROWTH] if server and server.start else []
-        built_in = [
-            replace(one, name=one.name + point)
-            for one in BUILT_IN
-            for point in (self._points if one.name in OF_WINDOWS else [""])
-        ]
-        asked_for = [one for one in ASKED_FOR if one.name not in self._declared]
-        return [*declared, *built_in, *by_place, *of_server, *asked_for]
-
-    @property
-    def metrics(self) -> Sequence[Metric]:
-        """The figures that are compared: those declared, or the wall time where there is none."""
-        return self._metrics
+        is_started = self._text.server is not None and self._text.server.start is not None
+        others = undeclared(self._points, self._text.subject.devices or 0, is_started=is_started)
+        return [*declared, *(one for one in others if one.name not in self._declared)]
 
     @property
     def fixed(self) -> str:
@@ -303,8 +278,8 @@ class DeclaredSubject:
                     found.append(metric)
             # Controls come with whatever is compared.
             controls = [one for one in self.known if one.control and one not in found and found]
-            self._metrics = sorted([*found, *controls], key=attrgetter("control"))
-        if not self._metrics:
+            self.metrics = sorted([*found, *controls], key=attrgetter("control"))
+        if not self.metrics:
             names = ", ".join(metric.name for metric in self.known)
             raise NothingSelected(
                 f"no metric is called {' or '.join(patterns)}; there are {names}."
@@ -316,7 +291,7 @@ class DeclaredSubject:
         if not found:
             known = ", ".join(one.name for one in self.checks) or "none in its file"
             raise NothingSelected(f"no check is called {name}; there is {known}.")
-        self._metrics, self.checks = [replace(found[0], check="", unit="score")], []
+        self.metrics, self.checks = [replace(found[0], check="", unit="score")], []
         return found[0]
 
     def resolve(self, revision: str) -> Commit:
@@ -437,11 +412,6 @@ class DeclaredSubject:
         started = self._started
         return without_secrets(started if isinstance(started, str) else shlex.join(started))
 
-    @property
-    def models(self) -> Sequence[str]:
-        """What names the models that lives run on kvtrail's engine."""
-        return ()
-
     def decoded(self, metric: str) -> tuple[str, str | None]:
         """The workload and the model that kvtrail's engine runs for a metric, if it does.
 
@@ -451,7 +421,7 @@ class DeclaredSubject:
 
     def sentence(self) -> str:
         """What is measured and where, for the user to check."""
-        names = ", ".join(metric.name for metric in self._metrics)
+        names = ", ".join(metric.name for metric in self.metrics)
         what = "the wall time" if names == WALL else names
         unit = "" if self.elsewhere else "GPU "
         where = "" if self.devices == [HOST] else f" on {unit}{' and '.join(self.devices)}"

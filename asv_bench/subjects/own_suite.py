@@ -29,15 +29,8 @@ from asv_bench.measure.samples import Absence, CommitUnusable, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
 from asv_bench.output.destinations import require_writable
-from asv_bench.process.environment import (
-    MEASURED_PACKAGES,
-    THREADS_VARIABLE,
-    TRIAL_VARIABLE,
-    borrowed_paths,
-    measured_environment,
-    measured_threads,
-    search_path,
-)
+from asv_bench.process import environment
+from asv_bench.process.environment import MEASURED_PACKAGES, borrowed_paths, search_path
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import chosen_device, has_cuda_gpu
 from asv_bench.subjects.axis import Commits
@@ -99,19 +92,21 @@ class OwnSuite(EngineSubject):
 
     is_portable = False
     stored = STANDARD.any_of()
-    entries: tuple[Entry, ...] = ()  # the chosen benchmarks
 
     def __init__(self, root: Path) -> None:
         # Said before anything is measured: its commits lie on the search path of processes.
         search_path([str(environment_of(root))])
+        threads = environment.THREADS_VARIABLE
         variables = {
-            THREADS_VARIABLE: measured_environment()[THREADS_VARIABLE],
+            threads: environment.measured_environment()[threads],
             "PYTHONPATH": search_path(["$KVTRAIL_TREE", *borrowed_paths()]),
         }
         super().__init__(root, SubjectText(SubjectTable("kvtrail", measure="true", env=variables)))
         self.kept_in = root
         self._places = shared_out((CPU,))
         self._descriptions: list[dict[str, Any]] = []
+        # Of the chosen benchmarks, as asv's runner wants them, by name.
+        self._identifiers: dict[str, str] = {}
 
     def _axis_of(self, kind: str, text: SubjectText) -> Commits:
         return Commits(self.repository, self._folder, MEASURED_PACKAGES)
@@ -139,16 +134,9 @@ class OwnSuite(EngineSubject):
         self._places = shared_out(chosen)
         require_writable(environment_of(self.repository) / "commit")
         wanted = patterns or DEFAULT_BENCHMARKS
-        self.entries = tuple(select(self.all_entries(), wanted, has_gpu=chosen != (CPU,)))
-
-    @property
-    def metrics(self) -> Sequence[Metric]:
-        """The chosen benchmarks."""
-        return [Metric(entry.name, entry.unit) for entry in self.entries]
-
-    @property
-    def models(self) -> Sequence[str]:
-        return [entry.name for entry in self.entries]
+        found = select(self.all_entries(), wanted, has_gpu=chosen != (CPU,))
+        self.metrics = [Metric(entry.name, entry.unit) for entry in found]
+        self._identifiers = {entry.name: entry.identifier for entry in found}
 
     def decoded(self, metric: str) -> tuple[str, str | None]:
         """See `DeclaredSubject`: modules of benchmarks are called as workloads are."""
@@ -159,8 +147,7 @@ class OwnSuite(EngineSubject):
         return {one["name"]: one for one in self._descriptions}
 
     def described_as(self, metric: str) -> tuple[str, int]:
-        identifier = next(one.identifier for one in self.entries if one.name == metric)
-        name, _, number = identifier.partition("-")
+        name, _, number = self._identifiers[metric].partition("-")
         return name, int(number or 0)
 
     def version(self, metric: str) -> str:
@@ -196,14 +183,13 @@ class OwnSuite(EngineSubject):
         return lay_out
 
     def _life(self) -> Life:
-        identifiers = {entry.name: entry.identifier for entry in self.entries}
         suite, is_on_gpu = self.repository / BENCHMARKS, self.devices != [CPU]
-        return BenchmarkLife(suite, identifiers, self.is_compared, is_on_gpu)
+        return BenchmarkLife(suite, self._identifiers, self.is_compared, is_on_gpu)
 
     def sentence(self) -> str:
-        names = [entry.name for entry in self.entries]
+        names = [metric.name for metric in self.metrics]
         where = "the CPU" if self.devices == [CPU] else f"GPU {', '.join(self.devices)}"
-        threads = counted(measured_threads(), "thread")
+        threads = counted(environment.measured_threads(), "thread")
         return f"measuring {first_of(names, 4)} on {where}, {threads} a process"
 
     def to_json(self) -> dict[str, Any]:
@@ -256,17 +242,13 @@ class EngineRuns(EngineSubject):
         checks = {} if has_cuda_gpu() else {"tokens": CheckTable("results.runs.tokens")}
         super().__init__(root, SubjectText(table, metrics=_METRICS, check=checks))
         # Without patterns the step time alone is compared.
-        self._metrics = self.known[:1]
-
-    @property
-    def models(self) -> Sequence[str]:
-        device = chosen_device("auto")
-        own = workload_named(self.workload.name).default_model(device, is_quick=device == "cpu")
-        return [self.workload.model or own]
+        self.metrics = self.known[:1]
 
     def decoded(self, metric: str) -> tuple[str, str | None]:
         """See `DeclaredSubject`."""
-        return self.workload.name, self.models[0]
+        name, device = self.workload.name, chosen_device("auto")
+        own = workload_named(name).default_model(device, is_quick=device == "cpu")
+        return name, self.workload.model or own
 
 
 @dataclass
@@ -299,7 +281,7 @@ class BenchmarkLife(Life):
         return not self.is_on_gpu and any(self._runs[name] in self._in_turns for name in metrics)
 
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
-        is_trial = TRIAL_VARIABLE in setting.variables
+        is_trial = environment.TRIAL_VARIABLE in setting.variables
         is_once = is_trial or TURNS_VARIABLE in setting.variables
         repeats = 1 if is_once else self._repeats.get(self._runs[next(iter(metrics))], 1)
         wanted = {self.identifiers[name]: name for name in metrics}

@@ -14,14 +14,7 @@ from msgspec import Meta
 from asv_bench.errors import Refused
 from asv_bench.measure.command_line import PythonCommand, check_address, filled
 from asv_bench.subjects import toml_values as toml
-from asv_bench.subjects.metrics import (
-    BUILT_IN,
-    POINT,
-    READY,
-    RSS_GROWTH,
-    CheckTable,
-    MetricTable,
-)
+from asv_bench.subjects.metrics import BUILT_IN, POINT, READY, RSS_GROWTH, CheckTable, MetricTable
 from asv_bench.subjects.presets import PRESETS
 
 FILE_NAME = "kvtrail.toml"

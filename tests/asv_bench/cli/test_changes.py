@@ -22,7 +22,7 @@ from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.asv_selection import Entry, select
 from asv_bench.history.standing import UNFINISHED
-from asv_bench.measure.samples import CommitUnusable
+from asv_bench.measure.samples import CommitUnusable, Metric
 from asv_bench.process.machine import machine_facts
 from asv_bench.subjects import choose
 from asv_bench.subjects.own_suite import OwnSuite
@@ -96,9 +96,8 @@ class Project:
                 if devices == "no such":
                     raise Refused("there is no such device.")
                 name = f"{SERIES.benchmark}('gpt2-tiny')"
-                self.entries = tuple(
-                    select([Entry(name, name, "seconds")], patterns, has_gpu=False)
-                )
+                found = select([Entry(name, name, "seconds")], patterns, has_gpu=False)
+                self.metrics = [Metric(one.name, one.unit) for one in found]
 
             def pairs(self):
                 return nullcontext(project.source([one.name for one in self.metrics]))
