@@ -189,7 +189,7 @@ def swap(
     """
     asked = options.SubjectOptions(subject, "commits", devices)
     chosen = asked.choice((), metric, how).subject("swap")
-    if not chosen.takes_labels:
+    if not chosen.lists_packages:
         raise Refused("swap needs a subject with labels; name its file with --subject.")
     if old == new:
         raise Refused(f"{old} is both the old and the new label; give two of them.")

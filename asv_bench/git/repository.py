@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from asv_bench.errors import MeasurementFailed
 
@@ -28,7 +27,6 @@ _SETTINGS = (
     # Snapshots of the working tree are in a bare repository below the checkout.
     *("-c", "safe.bareRepository=all"),
 )
-_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 PERSON = {
     **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "kvtrail"),
     **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "kvtrail@localhost"),
@@ -38,9 +36,6 @@ PERSON = {
 """Variables for a commit that is not the user's."""
 WORKING_TREE = "."
 """Names the working tree as it stands where a commit is asked for."""
-_NOT_A_REPOSITORY = "not a git repository"
-_UNKNOWN = "Needed a single revision"
-_AMBIGUOUS = "is ambiguous"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FIELDS = "--format=%x00%H%x00%an%x00%P%x00%s"
 _FULL_HASH = re.compile(r"\b[0-9a-f]{40}(?:[0-9a-f]{24})?\b")
@@ -94,7 +89,7 @@ class Repository:
         self,
         *arguments: str,
         given: bytes = b"",
-        variables: Mapping[str, str] = _NO_VARIABLES,
+        variables: Mapping[str, str] | None = None,
         also_fine: int = 0,
     ) -> bytes:
         """What a command of git prints that reads `given`.
@@ -109,7 +104,7 @@ class Repository:
         try:
             done = subprocess.run(
                 ["git", *_SETTINGS, *place, *arguments],
-                env={**git_environment(), **around, **variables},
+                env={**git_environment(), **around, **(variables or {})},
                 input=given,
                 capture_output=True,
                 check=False,
@@ -119,14 +114,14 @@ class Repository:
         if done.returncode in (0, also_fine):
             return done.stdout
         said = done.stderr.decode(errors="replace").strip() or "git gave no reason"
-        kind = NoRepository if _NOT_A_REPOSITORY in said else GitError
+        kind = NoRepository if "not a git repository" in said else GitError
         raise kind(f"{self.path} could not be read: {said}")
 
-    def line(self, *arguments: str, variables: Mapping[str, str] = _NO_VARIABLES) -> str:
+    def line(self, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
         """The one line that a command prints, without its end."""
         return os.fsdecode(self.ask(*arguments, variables=variables)).rstrip("\n")
 
-    def names(self, *arguments: str, variables: Mapping[str, str] = _NO_VARIABLES) -> list[str]:
+    def names(self, *arguments: str, variables: Mapping[str, str] | None = None) -> list[str]:
         """The names that a command prints with a NUL after each."""
         return os.fsdecode(self.ask(*arguments, variables=variables)).split("\0")[:-1]
 
@@ -138,7 +133,8 @@ class Repository:
         try:
             return self.line("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
         except GitError as error:
-            if _UNKNOWN in str(error) and _AMBIGUOUS not in str(error):
+            said = str(error)
+            if "Needed a single revision" in said and "is ambiguous" not in said:
                 return None
             raise
 
@@ -187,9 +183,8 @@ class Repository:
             self.ask("read-tree", commit, variables=places)
             self.ask("checkout-index", "--all", variables=places)
             staged = self.names("ls-files", "--stage", "-z", variables=places)
-        start = "the files of the submodule"
         paths = [line.partition("\t")[2] for line in staged if line.startswith("160000")]
-        return [f"{start} {path} are missing" for path in paths]
+        return [f"the files of the submodule {path} are missing" for path in paths]
 
 
 def commits_on_line(

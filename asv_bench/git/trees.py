@@ -18,8 +18,6 @@ from pathlib import Path
 from asv_bench.git.repository import PERSON, GitError, NoRepository, Repository
 from asv_bench.process.environment import COMMIT_MARKER, MEASURED_PACKAGES
 
-RULER_PATHS = ("asv_bench", "asv.conf.json")
-"""What else decides a figure: the benchmarks themselves."""
 _PROSE = {".md", ".rst", ".adoc", ".svg", ".png", ".jpg", ".jpeg", ".gif", ".webp"}
 _PROSE_NAMES = {"authors", "changelog", "changes", "history", "license", "news", "notice", "readme"}
 _KEPT_FOLDERS = 96
@@ -41,7 +39,7 @@ class WorkingTree:
     @property
     def measured_changes(self) -> list[str]:
         """The changed paths that can change a figure: engine, kernels and the ruler."""
-        roots = (*MEASURED_PACKAGES, *RULER_PATHS)
+        roots = (*MEASURED_PACKAGES, "asv_bench", "asv.conf.json")
         return [path for path in self.changed if path.split("/", 1)[0] in roots]
 
 
@@ -204,8 +202,7 @@ class PartCommits:
         given = os.fsencode("".join(change.index_info for change in changes))
         ask("update-index", "-z", "--index-info", given=given, variables=self._index)
         tree = self._written.line("write-tree", "--missing-ok", variables=self._index)
-        message = "a part of a commit"
-        return self._written.line("commit-tree", "-m", message, tree, variables=PERSON)
+        return self._written.line("commit-tree", "-m", "a part of a commit", tree, variables=PERSON)
 
 
 def _is_prose(path: str) -> bool:

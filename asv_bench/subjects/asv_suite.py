@@ -30,7 +30,6 @@ from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import CommandLife, Life, Setting
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import Absence
-from asv_bench.measure.trees import SUBJECT
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.progress import Progress
 from asv_bench.subjects.asv_conf import AsvConf, refusing
@@ -63,7 +62,7 @@ class AsvSuite(DeclaredSubject):
         self._wanted: list[dict[str, Any]] = []
         self._kept: Path
         told = {"ASV": "true", "ASV_PROJECT": conf.conf.project, **conf.variables}
-        own = {"PYTHONDONTWRITEBYTECODE": "1", SUBJECT: str(path.resolve().parent), **told}
+        own = {"PYTHONDONTWRITEBYTECODE": "1", trees.SUBJECT: str(path.resolve().parent), **told}
         said = {
             "name": re.sub(r"[^\w.-]", "-", conf.conf.project).strip(".")[:60] or "suite",
             "setup": conf.setup,

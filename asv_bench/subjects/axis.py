@@ -147,11 +147,8 @@ class Commits:
     def _files(self, commit: str, apart_from: Sequence[str]) -> list[str]:
         listing = ("ls-tree", "-r", "-z", "--full-tree", commit)
         apart = tuple(f"{path}/" for path in apart_from)
-        entries = (
-            (entry, entry.partition("\t")[2])
-            for entry in self.variant(commit).repository.names(*listing)
-        )
-        return [entry for entry, path in entries if not f"{path}/".startswith(apart)]
+        found = self.variant(commit).repository.names(*listing)
+        return [one for one in found if not (one.partition("\t")[2] + "/").startswith(apart)]
 
 
 class Labels(Commits):

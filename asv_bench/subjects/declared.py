@@ -61,9 +61,7 @@ class DeclaredSubject:
     is_portable = True
     """Whether lives can run on machines that lack the files around the repository."""
     lists_packages = True
-    """Whether variants may run with other packages than the ruler's own Python has."""
-    takes_labels = True
-    """Whether a life of a commit may be told a label."""
+    """Whether variants, also under labels, may run with other packages than the ruler's Python."""
     kept_in: Path | None = None
     """The checkout that keeps its histories; None: they have a folder of their own."""
     stored: Sequence[str] = ()

@@ -45,8 +45,8 @@ def measure(folder: str, name: str) -> dict[str, Any]:
     as "absence" why there is no sample and whether that is a failure, and as "run" the name of the
     run of the engine that the figure was taken from, where it says so.
     """
-    nothing: dict[str, Any] = {"samples": [], "windows": [], "absence": None, "run": None}
-    outcome = {"name": name, **nothing}
+    outcome: dict[str, Any] = {"name": name, "samples": [], "windows": []}
+    outcome |= {"absence": None, "run": None}
     started = time.monotonic()
     try:
         benchmark = get_benchmark_from_name(folder, name)

@@ -43,6 +43,8 @@ from asv_bench.workloads.named import WORKLOADS, workload_named
 DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
 """The figure that this project is about."""
 BENCHMARKS = Path("asv_bench", "benchmarks")
+KEPT = Path(".asv", "verdicts")
+"""Where a checkout keeps what it measures: `commits/HASH/engine` and `commits/HASH/kernels`."""
 ENGINE_NEEDS = (
     "numpy.random",
     "numpy.typing",
@@ -69,7 +71,6 @@ class EngineSubject(DeclaredSubject):
     """Commits of kvtrail, of which engine and kernels are measured, in the ruler's own Python."""
 
     lists_packages = False
-    takes_labels = False
     pathspecs = MEASURED_PACKAGES
 
     def are_same(self, base: str, head: str) -> bool:
@@ -95,7 +96,7 @@ class OwnSuite(EngineSubject):
 
     def __init__(self, root: Path) -> None:
         # Said before anything is measured: its commits lie on the search path of processes.
-        search_path([str(environment_of(root))])
+        search_path([str(root / KEPT)])
         threads = environment.THREADS_VARIABLE
         variables = {
             threads: environment.measured_environment()[threads],
@@ -132,7 +133,7 @@ class OwnSuite(EngineSubject):
         require_packages("asv_runner", "torch", "msgspec")
         chosen = devices_named(devices)
         self._places = shared_out(chosen)
-        require_writable(environment_of(self.repository) / "commit")
+        require_writable(self.repository / KEPT / "commit")
         wanted = patterns or DEFAULT_BENCHMARKS
         found = select(self.all_entries(), wanted, has_gpu=chosen != (CPU,))
         self.metrics = [Metric(entry.name, entry.unit) for entry in found]
@@ -245,7 +246,6 @@ class EngineRuns(EngineSubject):
         self.metrics = self.known[:1]
 
     def decoded(self, metric: str) -> tuple[str, str | None]:
-        """See `DeclaredSubject`."""
         name, device = self.workload.name, chosen_device("auto")
         own = workload_named(name).default_model(device, is_quick=device == "cpu")
         return name, self.workload.model or own
@@ -324,17 +324,12 @@ class BenchmarkLife(Life):
         return figures
 
 
-def environment_of(root: Path) -> Path:
-    """Where a checkout keeps what it measures: `commits/HASH/engine` and `commits/HASH/kernels`."""
-    return root / ".asv" / "verdicts"
-
-
 def engine_of(subject: DeclaredSubject, commit: str) -> Path:
     """The folder with engine and kernels as lives of a subject run them; it is made on first use.
 
     Raises CommitUnusable where the commit has none of them, or git does not have the commit.
     """
-    variant, place = subject.axis.variant(commit), environment_of(subject.repository) / "commits"
+    variant, place = subject.axis.variant(commit), subject.repository / KEPT / "commits"
     try:
         directory = lay_out(variant.commit, variant.repository, place)
     except GitError as error:

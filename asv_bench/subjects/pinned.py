@@ -12,7 +12,6 @@ from pathlib import Path
 
 from asv_bench.errors import Refused
 
-FILE, PROGRAM, LINK, FOLDER = "100644", "100755", "120000", "040000"  # modes, as git writes them
 _LEFT_OUT = {"__pycache__", ".git"}
 
 
@@ -21,7 +20,7 @@ class TreeEntry:
     """A file, link or folder of a tree; the content of a link is where it leads."""
 
     path: str
-    mode: str
+    mode: int
     content: bytes = b""
 
 
@@ -33,12 +32,12 @@ def _entry(place: Path, path: str) -> TreeEntry:
     try:
         mode = place.lstat().st_mode
         if stat.S_ISLNK(mode):
-            return TreeEntry(path, LINK, os.fsencode(place.readlink()))
+            return TreeEntry(path, mode, os.fsencode(place.readlink()))
         if stat.S_ISDIR(mode):
             os.listdir(place)
-            return TreeEntry(path, FOLDER)
+            return TreeEntry(path, mode)
         if stat.S_ISREG(mode):
-            return TreeEntry(path, PROGRAM if mode & 0o100 else FILE, place.read_bytes())
+            return TreeEntry(path, mode, place.read_bytes())
     except OSError as error:
         raise Refused(f"{place} cannot be read: {error.strerror}.") from None
     raise Refused(f"{place} is neither a file nor a folder, so it cannot be laid out.")
@@ -66,7 +65,7 @@ class Pinned:
             for place, entry in _below(root, path):
                 entries.append(entry)
                 if place.is_file():
-                    linked = _entry(place.resolve(), "") if entry.mode == LINK else entry
+                    linked = _entry(place.resolve(), "") if stat.S_ISLNK(entry.mode) else entry
                     name = os.path.relpath(entry.path, os.path.dirname(path) or ".")
                     digest.update(os.fsencode(name) + b"\0" + linked.content)
             digests[path] = digest.hexdigest()[:16]
@@ -96,14 +95,14 @@ class Pinned:
                 shutil.rmtree(place)
             else:
                 place.unlink(missing_ok=True)
-            if entry.mode == LINK:
+            if stat.S_ISLNK(entry.mode):
                 os.symlink(entry.content, os.fsencode(place))
-            elif entry.mode == FOLDER:
+            elif stat.S_ISDIR(entry.mode):
                 place.mkdir()
             else:
                 # A file of our own making, whatever else comes to lie there: no link is followed.
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-                handle = os.open(place, flags, 0o777 if entry.mode == PROGRAM else 0o666)
+                handle = os.open(place, flags, 0o777 if entry.mode & 0o100 else 0o666)
                 with os.fdopen(handle, "wb") as file:
                     file.write(entry.content)
         return gave_way
