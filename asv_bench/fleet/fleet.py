@@ -23,8 +23,8 @@ import typer
 from rich.console import Console
 
 from asv_bench.errors import MeasurementFailed, Refused, require_packages
-from asv_bench.fleet.host import Disturbed, Host, Order, Packed, Told, disturbances
-from asv_bench.git.repository import short
+from asv_bench.fleet.host import Disturbed, Host, Packed, Told, disturbances
+from asv_bench.git.repository import GitError, short
 from asv_bench.measure.log import RULER
 from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Round
 from asv_bench.measure.software import Software
@@ -286,8 +286,8 @@ def _connect(address: str) -> None:
     options["runtime_env"] = {"py_modules": [str(RULER)], "env_vars": variables}
     if address == "local":
         # Logical sizes: lives are given real cores and GPUs by their numbers.
-        options |= {"num_cpus": len(os.sched_getaffinity(0)), "num_gpus": len(visible_gpus())}
-        options |= {"include_dashboard": False}
+        cores, gpus = len(os.sched_getaffinity(0)), len(visible_gpus())
+        options |= {"num_cpus": cores, "num_gpus": gpus, "include_dashboard": False}
     try:
         ray.init(**options, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -304,9 +304,13 @@ def _started(subject: DeclaredSubject, names: Sequence[str]) -> tuple[list[Fleet
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    try:
+        commits = Packed.of(subject, names)
+    except GitError as error:
+        raise Refused(f"the commits cannot be sent to other hosts: {error}") from None
     # To each node once, through the cluster's object store.
-    carried, table = ray.put(Order.of(subject, names)), subject.work.table
-    more = partial(Packed.of, subject, held=names)
+    carried = [ray.put(one) for one in (subject.work, subject.pinned, commits)]
+    table, more = subject.work.table, partial(Packed.of, subject, held=names)
     named: Counter[str] = Counter()
     begun: list[tuple[str, int, Any, Any]] = []
     alive = filter(itemgetter("Alive"), ray.nodes())
@@ -328,7 +332,8 @@ def _started(subject: DeclaredSubject, names: Sequence[str]) -> tuple[list[Fleet
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
             )
             host = actor.remote()
-            begun.append((name, slots, host, host.begin.remote(carried, slots, name, disturbances)))
+            machine = host.begin.remote(*carried, slots, name, disturbances)
+            begun.append((name, slots, host, machine))
     hosts, refusals = [], []
     deadline = time.monotonic() + START_SECONDS
     for name, slots, host, machine in begun:

@@ -1,6 +1,6 @@
 """A host of a fleet: a Ray actor that holds the lives of its machine's slots.
 
-Ray carries the ruler, the order and what is said. However the actor ends, its lives end too: their
+Ray carries the ruler, the work and what is said. However the actor ends, its lives end too: their
 launchers see that it is gone (`fleet` keeps Ray from killing these), as does what removes files.
 """
 
@@ -67,26 +67,6 @@ class Packed:
         return cls(variants, tuple(packs))
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a host is told first."""
-
-    work: Work
-    commits: Packed
-    object_format: str
-    pinned: Pinned
-
-    @classmethod
-    def of(cls, subject: DeclaredSubject, names: Sequence[str]) -> Order:
-        """To measure commits or labels; Refused if files of theirs, or pinned ones, are missing."""
-        try:
-            commits = Packed.of(subject, names)
-        except GitError as error:
-            raise Refused(f"the commits cannot be sent to other hosts: {error}") from None
-        object_format = Repository(subject.repository).line("rev-parse", "--show-object-format")
-        return cls(subject.work, commits, object_format, subject.pinned)
-
-
 class Disturbed(MeasurementFailed):
     """Nothing was measured, as something else disturbs the host; the message says what."""
 
@@ -106,7 +86,9 @@ class Told:
 class Host:
     """Measures in slots numbered from 0 on, a life at a time in each."""
 
-    def begin(self, order: Order, slots: int, name: str, look: Look) -> MachineFacts:
+    def begin(
+        self, work: Work, pinned: Pinned, commits: Packed, slots: int, name: str, look: Look
+    ) -> MachineFacts:
         """Be ready and say what machine this is; Refused or GitError where lives cannot run."""
         bare = bare_environment(os.environ)
         os.environ.clear()
@@ -114,24 +96,25 @@ class Host:
         self._look = look
         self._busy: set[int] = set()
         self._turns = [threading.Lock() for _ in range(slots)]
-        self._places = places_here(order.work, slots, name)
+        self._places = places_here(work, slots, name)
         folder = Path(tempfile.mkdtemp(prefix="kvtrail-"))
         # This process is killed when all is done, and leaves no temporary file elsewhere.
         tempfile.tempdir = str(folder)
         remove = ["sh", "-c", _REMOVE, "sh", str(folder)]
         self._remover = subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True)
         repository = self._repository = Repository(folder / "repository.git")
-        init = ("init", "-q", "--bare", f"--object-format={order.object_format}")
+        is_long = any(len(one.commit) == 64 for one in commits.variants.values())
+        init = ("init", "-q", "--bare", f"--object-format={'sha256' if is_long else 'sha1'}")
         Repository(folder).ask(*init, str(repository.path))
         self._variants: dict[str, Variant] = {}
-        self._receive(order.commits)
+        self._receive(commits)
 
         def variant_of(asked: str) -> Variant:
             undelayed, delay = Delay.planted(asked)
             return replace(self._variants[undelayed], repository=repository, delay=delay)
 
-        processes, work, laid = Processes(), order.work, folder / "trees"
-        self._trees = Trees(variant_of, work.table, order.pinned, work.folder, laid, processes)
+        processes, laid = Processes(), folder / "trees"
+        self._trees = Trees(variant_of, work.table, pinned, work.folder, laid, processes)
         self._lives = Lives(work, self._places, self._trees.lay_out, processes)
         return machine_facts()
 

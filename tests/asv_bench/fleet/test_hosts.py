@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +19,8 @@ from rich.console import Console
 import record_schema
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.fleet import host
-from asv_bench.fleet.fleet import (
-    MOST_THROTTLED,
-    Fleet,
-    FleetHost,
-    FleetOptions,
-    of_kind,
-)
-from asv_bench.fleet.host import Disturbed, Host, Order, Packed, Told, disturbances
+from asv_bench.fleet.fleet import MOST_THROTTLED, Fleet, FleetHost, FleetOptions, of_kind
+from asv_bench.fleet.host import Disturbed, Host, Packed, Told, disturbances
 from asv_bench.git.repository import Repository
 from asv_bench.git.trees import PartCommits, changes_between
 from asv_bench.measure.delay import Delay
@@ -35,7 +29,7 @@ from asv_bench.measure.log import RULER
 from asv_bench.measure.samples import CommitUnusable, DeviceLost, Reading, Round
 from asv_bench.process.gpu import GpuConditions, GpuUse
 from asv_bench.process.machine import Surroundings, machine_facts
-from asv_bench.subjects.choose import declared_by
+from asv_bench.subjects.declared import DeclaredSubject
 
 TABLES = """
 [subject]
@@ -56,6 +50,14 @@ printf '{"step": %s}' "$figure" > "$KVTRAIL_RESULT"
 LIB_LIFE = """read a < lib/a; read b < lib/b; echo '{\\"step\\": '$a$b'}' > $KVTRAIL_RESULT"""
 
 
+def begun(subject: DeclaredSubject, commits: Sequence[str]) -> Host:
+    """A host of two slots, which was told of commits as Ray tells it."""
+    told = subject.work, subject.pinned, Packed.of(subject, commits)
+    made = Host()
+    made.begin(*pickle.loads(pickle.dumps(told)), 2, "here", lambda *_: ())
+    return made
+
+
 def test_a_host_measures_in_all_slots_with_files_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,9 +72,7 @@ def test_a_host_measures_in_all_slots_with_files_of_its_own(
     (toy.root / "pinned").mkdir()
     (toy.root / "pinned" / "life.sh").write_text(LIFE)
     five, six, lacking = commits = toy.git("rev-list", "--reverse", "HEAD").split()
-    order = Order.of(declared_by(toy.root / "kvtrail.toml"), commits)
-    made = Host()
-    made.begin(pickle.loads(pickle.dumps(order)), 2, "here", lambda *_: ())
+    made = begun(toy.subject, commits)
 
     def pair_in(slot: int) -> Told:
         return made.measure("round", slot, True, [five, six], (slot, 1 - slot))
@@ -101,8 +101,7 @@ def test_a_host_is_given_what_it_lacks_when_it_is_asked_for_it(
     toy = DeclaredRepository.make(tmp_path / "toy", STEP.replace("python bench.py", LIB_LIFE))
     before, after = (toy.change(one, {f"lib/{name}": one for name in "ab"}) for one in "12")
     subject, ends = toy.subject, [before, after]
-    made = Host()
-    made.begin(pickle.loads(pickle.dumps(Order.of(subject, ends))), 2, "here", lambda *_: ())
+    made = begun(subject, ends)
     parts = PartCommits(before, Repository(toy.root), tmp_path)
     one, other = changes_between(before, after, Repository(toy.root))
     part, later = parts.commit([one]), parts.commit([other])

@@ -12,7 +12,7 @@ import pytest
 from declared_repository import DeclaredRepository, along
 
 from asv_bench.errors import Refused
-from asv_bench.fleet.host import Host, Order
+from asv_bench.fleet.host import Host, Packed
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.subjects.choose import declared_by
 
@@ -32,7 +32,8 @@ def lives_on_a_host(made: DeclaredRepository, word: str) -> None:
     host = Host()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempfile.tempdir", None)
-        host.begin(Order.of(subject, [commit]), 1, "here", lambda *_: ())
+        commits = Packed.of(subject, [commit])
+        host.begin(subject.work, subject.pinned, commits, 1, "here", lambda *_: ())
     if error := host.measure("prepare", 0, False, commit).error:
         raise error
 
