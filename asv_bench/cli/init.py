@@ -15,7 +15,7 @@ from asv_bench.output.destinations import write_text
 from asv_bench.process.gpu import visible_gpus
 from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.choose import suites_in
-from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile
+from asv_bench.subjects.subject_file import FILE_NAME, read_tables
 
 _TEXT = """\
 # What kvtrail measures in this repository: `kvtrail compare HEAD~1 HEAD` reads it.
@@ -111,7 +111,7 @@ def init() -> None:
     if path.exists():
         raise Refused(f"{path} exists already; edit it, or move it away first.")
     write_text(path, _beginning(root))
-    subject = SubjectFile.read(path).content.subject
+    subject = read_tables(path)[0].subject
     before = f", after `{subject.setup}`" if subject.setup else ""
     console = make_console()
     console.print(f"wrote {os.path.relpath(path)}")

@@ -14,7 +14,7 @@ from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
 from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.own_suite import EngineRuns, EngineWorkload, OwnSuite
-from asv_bench.subjects.subject_file import FILE_NAME, SubjectFile, file_around
+from asv_bench.subjects.subject_file import FILE_NAME
 
 SUITE_NAME = "asv.conf.json"
 WITH_COMMAND = ("compare", "fixed", "bisect", "calibrate")
@@ -112,7 +112,7 @@ class Choice:
                     f"`python -m asv_bench {verb}`; leave out --subject and --axis."
                 )
             return EngineRuns(REPOSITORY, self.workload)
-        path = self.file or file_around(here) or _suite_around(here, root)
+        path = self.file or _file_around(here, root)
         if path is not None:
             return declared_by(path, self.axis)
         # From another repository nobody means kvtrail's commits.
@@ -137,15 +137,18 @@ def declared_by(path: Path, axis: str | None = None) -> DeclaredSubject:
         from asv_bench.subjects.asv_suite import AsvSuite
 
         return AsvSuite(path)
-    return DeclaredSubject.of_file(SubjectFile.read(path), axis)
+    return DeclaredSubject.of_file(path, axis)
 
 
-def _suite_around(folder: Path, root: Path | None) -> Path | None:
-    """The nearest configuration of asv up to the top of a repository; kvtrail's own is none."""
-    if root is None or root == REPOSITORY:
-        return None
-    inside = (one for one in (folder, *folder.parents) if one.is_relative_to(root))
-    return next((suite for one in inside for suite in sorted(one.glob(f"{SUITE_NAME}*"))), None)
+def _file_around(folder: Path, root: Path | None) -> Path | None:
+    """The nearest `kvtrail.toml` in a folder or those around it; where there is none the nearest
+    configuration of asv up to the top of a repository, of which kvtrail's own is none."""
+    around = (folder, *folder.parents)
+    found = [path for one in around if (path := one / FILE_NAME).is_file()]
+    if not found and root not in (None, REPOSITORY):
+        inside = around[: around.index(root) + 1]
+        found = [suite for one in inside for suite in sorted(one.glob(f"{SUITE_NAME}*"))]
+    return next(iter(found), None)
 
 
 def suites_in(folder: Path) -> list[Path]:

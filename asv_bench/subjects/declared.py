@@ -27,18 +27,13 @@ from asv_bench.measure.trees import SUBJECT, Laid, Trees
 from asv_bench.output.console import make_console
 from asv_bench.output.progress import Progress
 from asv_bench.output.redaction import without_secrets
+from asv_bench.subjects import subject_file
 from asv_bench.subjects.axis import Commits, Labels, place_of
 from asv_bench.subjects.labels import listed
 from asv_bench.subjects.metrics import ASKED_FOR, CheckTable, MetricTable, undeclared
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.presets import PRESETS
-from asv_bench.subjects.subject_file import (
-    ClientTable,
-    LabelsTable,
-    SubjectFile,
-    SubjectTable,
-    SubjectText,
-)
+from asv_bench.subjects.subject_file import ClientTable, LabelsTable, SubjectTable, SubjectText
 
 if TYPE_CHECKING:
     from asv_bench.fleet.fleet import Fleet
@@ -103,17 +98,18 @@ class DeclaredSubject:
         self._keepers = 0
 
     @classmethod
-    def of_file(cls, file: SubjectFile, axis: str | None = None) -> DeclaredSubject:
+    def of_file(cls, path: Path, axis: str | None = None) -> DeclaredSubject:
         """The subject of a `kvtrail.toml`; `axis` "commits" or "labels" overrules its own."""
-        root, folder = place_of(file.root)
-        table = file.content.subject
+        content, source = subject_file.read_tables(path)
+        table, beside = content.subject, path.resolve().parent
+        root, folder = place_of((beside / table.repository).resolve())
         table = msgspec.structs.replace(
             table,
-            env={**table.env, SUBJECT: str(file.path.parent)},
+            env={**table.env, SUBJECT: str(beside)},
             pinned=tuple(f"{folder}/{path}" if folder else path for path in table.pinned),
         )
-        text = msgspec.structs.replace(file.content, subject=table)
-        return cls(root, text, source=file.text, axis=axis, folder=folder)
+        text = msgspec.structs.replace(content, subject=table)
+        return cls(root, text, source=source, axis=axis, folder=folder)
 
     @classmethod
     def of_command(cls, root: Path, command: Sequence[str]) -> DeclaredSubject:

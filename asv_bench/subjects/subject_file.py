@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -238,41 +237,20 @@ class SubjectText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"{min(taken)} is a metric already; call the check otherwise")
 
 
-@dataclass(frozen=True, slots=True)
-class SubjectFile:
-    """A file that was read: where it lies, and its text for the record."""
+def read_tables(path: Path) -> tuple[SubjectText, str]:
+    """The tables of a file, and its text for the record.
 
-    path: Path
-    text: str
-    content: SubjectText
-
-    @classmethod
-    def read(cls, path: Path) -> SubjectFile:
-        """Read and check a file.
-
-        Raises Refused where it cannot be read or is no such file; the sentence names the place.
-        """
-        try:
-            # Some editors put a mark of the encoding before the text.
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise Refused(f"{path} cannot be read: {reason}.") from None
-        try:
-            content = msgspec.toml.decode(text, type=SubjectText)
-        except RecursionError:
-            raise Refused(f"{path}: its values are nested too deeply.") from None
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise Refused(f"{path}: {toml.in_words(str(error))}.") from None
-        return cls(path.resolve(), text, content)
-
-    @property
-    def root(self) -> Path:
-        """The folder that `repository` names."""
-        return (self.path.parent / self.content.subject.repository).resolve()
-
-
-def file_around(folder: Path) -> Path | None:
-    """The nearest `kvtrail.toml` in a folder or those around it; None where there is none."""
-    around = (parent / FILE_NAME for parent in (folder, *folder.parents))
-    return next((path for path in around if path.is_file()), None)
+    Raises Refused where it cannot be read or is no such file; the sentence names the place.
+    """
+    try:
+        # Some editors put a mark of the encoding before the text.
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise Refused(f"{path} cannot be read: {reason}.") from None
+    try:
+        return msgspec.toml.decode(text, type=SubjectText), text
+    except RecursionError:
+        raise Refused(f"{path}: its values are nested too deeply.") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Refused(f"{path}: {toml.in_words(str(error))}.") from None
