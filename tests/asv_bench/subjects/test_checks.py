@@ -69,8 +69,9 @@ def checks_of(said) -> dict[str, dict[str, Any]]:
         ),
         (bench(9.0, score=0.56), 0, ("same", "same"), ["score: better, "]),
         (bench(9.0, score=-1, noise=0), 6, ("same", "differs"), ["→ -1 (-1.52"]),
+        (bench(9.0) + "out = {}", 6, ("differs", "same"), ["its JSON has no out.tokens"]),
     ],
-    ids=["same", "tokens", "text", "fewer", "random", "worse", "better", "negative"],
+    ids=["same", "tokens", "text", "fewer", "random", "worse", "better", "negative", "gone"],
 )
 def test_every_answer_says_whether_the_result_is_the_same(
     kvtrail, declared, head: str, code: int, verdicts: tuple[str, str], words: list[str]
@@ -98,13 +99,6 @@ def test_a_fall_is_told_from_noise(kvtrail, declared) -> None:
     said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
     assert checks_of(said)["score"]["verdict"] == "differs"
     assert said.answers["step"]["pairs_used"] == 6 <= checks_of(said)["score"]["lives"]
-
-
-def test_a_result_that_the_head_no_longer_leaves_is_another(kvtrail, declared) -> None:
-    toy = declared(TABLES, bench(), bench(9.0) + "out = {}")
-    said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
-    assert (said.code, checks_of(said)["tokens"]["verdict"]) == (6, "differs")
-    assert "its JSON has no out.tokens" in said.text
 
 
 def test_a_gate_may_let_another_result_pass(kvtrail, declared) -> None:
@@ -164,6 +158,10 @@ def test_bisect_finds_where_a_number_got_worse(kvtrail, declared) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
+        (
+            'path = "a"\n[check.step]\npath = "b"',
+            "step is a metric already; call the check otherwise",
+        ),
         ('path = "a"\nregex = "(b)"', "a check needs either path or regex"),
         ('path = "a"\nmust = "not-worse"', "needs a tolerance"),
         ('path = "a"\ntolerance = 1.0', "nothing else takes one"),
@@ -176,26 +174,14 @@ def test_a_check_that_cannot_be_meant_is_refused(kvtrail, declared, table: str, 
         kvtrail(declared(tables, bench(), bench(9.0)), "compare", "HEAD~1", "HEAD")
 
 
-def test_a_check_has_a_name_of_its_own(kvtrail, declared) -> None:
-    toy = declared(TABLES.replace("check.tokens", "check.step"), bench(), bench(9.0))
-    with pytest.raises(Refused, match="step is a metric already; call the check otherwise"):
-        kvtrail(toy, "compare", "HEAD~1", "HEAD")
-
-
 def test_a_history_says_where_the_result_changes_and_keeps_numbers(kvtrail, declared) -> None:
-    texts = [
-        bench(),
-        bench(more={"n": 1}),
-        bench(tokens="[]", score=0.4),
-        bench(tokens="[random.random()]"),
-    ]
-    toy = declared(TABLES, *texts)
+    texts = [bench(), bench(more={"n": 1}), bench(tokens="[]", score=0.4)]
+    toy = declared(TABLES, *texts, bench(tokens="[random.random()]"))
     first = toy.git("rev-list", "--max-parents=0", "HEAD").strip()
     said = kvtrail(toy, "history", f"{first}..HEAD~2", "--rounds", "2")
     assert "another result" not in said.text
     said = kvtrail(toy, "history", f"{first}..HEAD", "--rounds", "2")
-    hashes = [one[:8] for one in toy.git("rev-list", "--reverse", "HEAD").split()]
-    hashes = hashes[-4:]
+    hashes = [one[:8] for one in toy.git("rev-list", "--reverse", "HEAD").split()][-4:]
     assert f"tokens: another result from {hashes[2]} on, [0] was [5, 7] and is missing" in said.text
     assert f"tokens: unstable result at {hashes[3]}, [0] was 0." in said.text
     samples = said.record["samples"]

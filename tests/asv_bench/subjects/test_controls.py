@@ -81,10 +81,8 @@ def test_a_control_that_stands_still_or_only_scatters_decides_nothing(kvtrail, m
 def test_a_control_is_watched_to_the_end(kvtrail, made) -> None:
     # It is equivalent at the first look, and the step takes longer.
     toy = made("1.2 if count >= 25 else 1.0", 5.0, 5.5)
-    bench = (
-        (toy.root / "bench.py").read_text().replace("step = 5.5", "step = random.uniform(4.6, 5.6)")
-    )
-    toy.commit(bench, "scatter")
+    bench = (toy.root / "bench.py").read_text()
+    toy.commit(bench.replace("step = 5.5", "step = random.uniform(4.6, 5.6)"), "scatter")
     said = kvtrail(toy, "compare", "HEAD~2", "HEAD")
     assert (said.code, said.verdicts) == (4, {"step": "void", "ref": "void"})
 

@@ -20,13 +20,7 @@ from typer.testing import CliRunner
 
 from asv_bench.cli import report
 from asv_bench.cli.commands import build_app
-from asv_bench.errors import (
-    Interrupted,
-    MeasurementFailed,
-    NothingMeasured,
-    Refused,
-    TimeIsUp,
-)
+from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused, TimeIsUp
 from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.history.histories import Histories
 from asv_bench.measure.lives import Lives
@@ -177,19 +171,27 @@ def test_what_cannot_be_measured_is_named_and_the_others_are_kept(
     assert {figure.failed for figure in stored["throughput"].values()} == {False}
 
 
-def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
-    kvtrail, toy: DeclaredRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def lives_until(
+    monkeypatch: pytest.MonkeyPatch, number: int, error: type[BaseException]
+) -> list[str]:
+    """The cells of all lives that begin, of which one ends the command by an error."""
     lives: list[str] = []
     whole = Lives.round
 
-    def interrupted(self: Lives, cells: list[str], **options):
+    def lived(self: Lives, cells: list[str], *others: Any, **options):
         lives.extend(cells)
-        if len(lives) == 4:
-            raise KeyboardInterrupt
-        return whole(self, cells, **options)
+        if len(lives) == number:
+            raise error
+        return whole(self, cells, *others, **options)
 
-    monkeypatch.setattr(Lives, "round", interrupted)
+    monkeypatch.setattr(Lives, "round", lived)
+    return lives
+
+
+def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
+    kvtrail, toy: DeclaredRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives = lives_until(monkeypatch, 4, KeyboardInterrupt)
     words = ("history", "HEAD~4..HEAD", "--results", str(tmp_path / "k"))
     monkeypatch.setattr("sys.argv", ["kvtrail", *words])
     again = f"goes on with them: kvtrail {shlex.join(words)}"
@@ -204,16 +206,7 @@ def test_an_interrupted_history_says_what_is_kept_and_goes_on_with_it(
 def test_a_history_files_what_was_measured_in_time(
     kvtrail, toy: DeclaredRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lives: list[str] = []
-    whole = Lives.round
-
-    def late(self: Lives, cells: list[str], **options):
-        lives.extend(cells)
-        if len(lives) == 6:
-            raise TimeIsUp
-        return whole(self, cells, **options)
-
-    monkeypatch.setattr(Lives, "round", late)
+    lives_until(monkeypatch, 6, TimeIsUp)
     words = ("history", "HEAD~4..HEAD", "--results", str(tmp_path / "k"), "--minutes", "9")
     monkeypatch.setattr("sys.argv", ["kvtrail", *words, "--fresh"])
     said = kvtrail(toy, *words, "--fresh")
@@ -241,18 +234,9 @@ def test_a_history_that_has_no_time_at_all_says_so(
 def test_a_machine_that_is_not_quiet_costs_nothing_that_was_measured(
     kvtrail, toy: DeclaredRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[object] = []
-    whole = Lives.round
-
-    def interrupted(self: Lives, *cells: Any, **options):
-        begun.append(cells)
-        if len(begun) == 3:
-            raise KeyboardInterrupt
-        return whole(self, *cells, **options)
-
     words = ("compare", "HEAD~1", "HEAD", "--anyway")
     with monkeypatch.context() as patch:
-        patch.setattr(Lives, "round", interrupted)
+        lives_until(patch, 6, KeyboardInterrupt)
         assert kvtrail(toy, *words).code == 130
     busy = SimpleNamespace(sentences=lambda: ["a build runs"])
     with monkeypatch.context() as patch:
@@ -331,8 +315,7 @@ def test_a_second_session_stands_beside_the_first(
     assert len([*(kept / "asv").glob("*/*-host*.json")]) == 2
     assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {2}
     # A metric need not have a unit.
-    other = TABLES.replace("sh bench.py", "sh ./bench.py").replace('unit = "ms"', "")
-    toy.declare(other)
+    toy.declare(TABLES.replace("sh bench.py", "sh ./bench.py").replace('unit = "ms"', ""))
     history("HEAD^!", 1)
     # Another command measures something else: what it said before is no part of the series.
     assert {len(one.samples) for one in figures_in(kept)["step_ms"].values()} == {1}

@@ -82,10 +82,8 @@ def test_a_leak_is_said_where_nobody_asked() -> None:
     leak = {"rss_growth_bytes": {"a": [4096.0], "b": [2.0**20]}}
     [_, said] = others_lines(leak, ("a", "b"), units)
     assert "grows by 0.0 MiB in the base and by 1.0 MiB in the head" in said
-    assert (
-        len(others_lines({"rss_growth_bytes": {"a": [4096.0], "b": [4096.0]}}, ("a", "b"), units))
-        == 1
-    )
+    level = {"rss_growth_bytes": {"a": [4096.0], "b": [4096.0]}}
+    assert len(others_lines(level, ("a", "b"), units)) == 1
 
 
 def test_a_server_starts_cold_and_warm(served) -> None:
