@@ -218,9 +218,7 @@ class Fleet:
 
     def _second_opinion(self, host: FleetHost, error: CommitUnusable) -> MeasurementFailed:
         """What to raise where a host cannot measure a commit: it is at fault if another one can."""
-        for other in self.hosts:
-            if other is host or other.why_out:
-                continue
+        for other in (one for one in self.hosts if one is not host and not one.why_out):
             with suppress(DeviceLost):
                 told = self._told(other, "prepare", 0, False, error.commit)
                 if isinstance(told.error, CommitUnusable):

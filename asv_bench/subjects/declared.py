@@ -83,7 +83,6 @@ class DeclaredSubject:
         self.axis = self._axis_of(axis or text.axis.kind, text)
         self.labels = self.axis.labels
         """What is compared in place of commits, in its order; empty where commits are."""
-        self._places: list[Place] | None = None
         self.elsewhere: Fleet | None = None
         """Other machines, which run the lives of `pairs`."""
         self._declare(text)
@@ -217,13 +216,12 @@ class DeclaredSubject:
         """Where it is measured, a round at a time on each."""
         if self.elsewhere is not None:
             return self.elsewhere.devices
-        return [place.device for place in self._here()]
+        return [place.device for place in self._places]
 
-    def _here(self) -> list[Place]:
+    @cached_property
+    def _places(self) -> list[Place]:
         """The places on this machine; Refused if it lacks what a life needs."""
-        if self._places is None:
-            self._places = places(self._text.subject, None)
-        return self._places
+        return places(self._text.subject, None)
 
     @property
     def work(self) -> Work:
@@ -246,7 +244,7 @@ class DeclaredSubject:
         newest = self.labels[-1:] or ["HEAD"]
         for cell in map(self.resolve, reversed(self.near or newest)):
             processes = Processes()
-            lives = Lives(self.work, self._here(), self._laying(processes), processes)
+            lives = Lives(self.work, self._places, self._laying(processes), processes)
             nothing = f"{cell.short} left nothing at $KVTRAIL_RESULT that {self._preset} writes."
             failure: MeasurementFailed = NothingMeasured(nothing)
             try:
@@ -327,7 +325,7 @@ class DeclaredSubject:
         processes = Processes()
         with self.lying():
             try:
-                lives = Lives(self.work, self._here(), self._laying(processes), processes)
+                lives = Lives(self.work, self._places, self._laying(processes), processes)
                 self.cells, self.others = lives.cells, lives.others
                 yield lives
             finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -30,15 +30,15 @@ ASKED_FOR = (Metric("instructions", ""), Metric("cycles", ""), COLD, WARM)
 """Those that are measured only where `--metric` gives the whole name."""
 
 
-def undeclared(points: Sequence[str], devices: int, *, is_started: bool) -> list[Metric]:
+def undeclared(points: Sequence[str], devices: int, *, is_started: bool) -> Iterator[Metric]:
     """Those that no file declares, where names end with points of load, and a server is started."""
-    found: list[Metric] = []
     for one in BUILT_IN:
-        ends = points if one.name in OF_WINDOWS else [""]
-        found += [replace(one, name=f"{one.name}{end}") for end in ends]
+        for end in points if one.name in OF_WINDOWS else [""]:
+            yield replace(one, name=f"{one.name}{end}")
     for what in ("peak_gpu_bytes@", "peak_rss_bytes@rank") if devices > 1 else ():
-        found += [Metric(f"{what}{number}", "bytes") for number in range(devices)]
-    return [*found, *([READY, RSS_GROWTH] if is_started else []), *ASKED_FOR]
+        yield from (Metric(f"{what}{number}", "bytes") for number in range(devices))
+    yield from (READY, RSS_GROWTH) if is_started else ()
+    yield from ASKED_FOR
 
 
 class MetricTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

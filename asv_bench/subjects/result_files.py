@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +93,13 @@ class ResultFiles:
             if metric in self._tables
         ]
 
-    def doubts(self) -> list[str]:
+    def doubts(self) -> Iterator[str]:
         """What the files do not say, or say of all of them."""
-        said = []
         if not self.cell.keys() & {"GPU", "CPU"}:
-            said.append(
-                "The files do not say on which machine or GPU they were measured: it must be one."
-            )
+            yield "The files do not say on which machine or GPU they were measured: it must be one."
         if self.share_failed:
-            said.append(
-                f"In every file {percentage(self.share_failed, 1)} of the requests failed, and "
-                f"figures are of the others."
-            )
-        return said
+            share = percentage(self.share_failed, 1)
+            yield f"In every file {share} of the requests failed, and figures are of the others."
 
     def _require_apart(self, every: Sequence[Left]) -> None:
         """Raise Refused where a file is none, or another holds the same."""
