@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from declared_repository import DeclaredRepository
 
-from asv_bench.errors import Refused
-
 TABLES = """
     [subject]
     name = "toy"
@@ -90,9 +88,3 @@ def test_what_is_built_once_is_said_to_be_of_this_build(kvtrail, built) -> None:
     assert said.verdicts == {"steps": "slower"}
     assert "answer is one of this build" in said.text
     assert "of this build" in said.record["results"]["of_build"]
-
-
-def test_builds_need_a_setup(declared) -> None:
-    made = declared('[subject]\nname = "toy"\nmeasure = "true"\nbuilds = 3\n')
-    with pytest.raises(Refused, match="builds needs setup, the line that builds a commit"):
-        made.prepared()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asv_bench.errors import NothingSelected, Refused
+from asv_bench.errors import NothingSelected
 
 TABLES = """
     [subject]
@@ -153,25 +153,6 @@ def test_bisect_finds_where_a_number_got_worse(kvtrail, declared) -> None:
     assert said.code == 3
     assert "first commit with worse score: " in said.text
     assert "1 % of score stands for its tolerance, 0.01" in said.text
-
-
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        (
-            'path = "a"\n[check.step]\npath = "b"',
-            "step is a metric already; call the check otherwise",
-        ),
-        ('path = "a"\nregex = "(b)"', "a check needs either path or regex"),
-        ('path = "a"\nmust = "not-worse"', "needs a tolerance"),
-        ('path = "a"\ntolerance = 1.0', "nothing else takes one"),
-        ('path = "a"\nmust = "better"', "must"),
-    ],
-)
-def test_a_check_that_cannot_be_meant_is_refused(kvtrail, declared, table: str, words: str) -> None:
-    tables = TABLES.split("[check.tokens]")[0] + f"[check.tokens]\n{table}\n"
-    with pytest.raises(Refused, match=words):
-        kvtrail(declared(tables, bench(), bench(9.0)), "compare", "HEAD~1", "HEAD")
 
 
 def test_a_history_says_where_the_result_changes_and_keeps_numbers(kvtrail, declared) -> None:

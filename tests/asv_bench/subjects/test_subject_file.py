@@ -13,6 +13,7 @@ from asv_bench.subjects.subject_file import read_tables
 NAME = '[subject]\nname = "toy"\n'
 HEAD = f'{NAME}measure = "true"\n'
 DEEP = 100_000
+CHECK = f"{HEAD}[check.a]\n"
 SERVER = f'{NAME}[server]\nstart = "x"\n'
 REFUSED = {
     "unknown field `mesure`, in subject": [f'{NAME}mesure = "x"'],
@@ -52,6 +53,14 @@ REFUSED = {
             *("X=1 python a.py", "python a.py *.json", "python a.py '$X'", "python `name`"),
             "python 'a",
         )
+    ],
+    "builds needs setup, the line that builds a commit": [f"{HEAD}builds = 3"],
+    "a check needs either path or regex": [f'{CHECK}path = "a"\nregex = "(b)"'],
+    "needs a tolerance": [f'{CHECK}path = "a"\nmust = "not-worse"'],
+    "nothing else takes one": [f'{CHECK}path = "a"\ntolerance = 1.0'],
+    "'better', in check.NAME.must": [f'{CHECK}path = "a"\nmust = "better"'],
+    "a is a metric already; call the check otherwise": [
+        f'{CHECK}path = "a"\n[metrics.a]\npath = "b"'
     ],
     "that names a module": [f'{NAME}measure = "python a.py"\npreload = ["a b"]'],
     "turns needs measure, and metrics": [f"{HEAD}turns = true"],
