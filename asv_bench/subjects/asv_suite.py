@@ -59,8 +59,6 @@ class AsvSuite(DeclaredSubject):
     def __init__(self, path: Path) -> None:
         self._conf = conf = AsvConf(path)
         self._versions: dict[str, str] = {}
-        self._wanted: list[dict[str, Any]] = []
-        self._kept: Path
         told = {"ASV": "true", "ASV_PROJECT": conf.conf.project, **conf.variables}
         own = {"PYTHONDONTWRITEBYTECODE": "1", trees.SUBJECT: str(path.resolve().parent), **told}
         said = {

@@ -38,7 +38,7 @@ class ResultFiles:
             raise Refused(f"--preset is {preset!r}; there are {', '.join(PRESETS)}.")
         known = {}
         for one in PRESETS:
-            left = _left(base[0], one)
+            left = Left(Path(base[0]), preset=one, name=base[0])
             known[one] = len(left.figures({**PRESETS[one].metrics, **left.listed}).values)
         best = max(known, key=known.__getitem__)
         self.preset = preset or (best if known[best] else "")
@@ -47,7 +47,7 @@ class ResultFiles:
                 f"no preset knows {base[0]}; name a figure with --metric NAME=PATH, or with "
                 f"--preset one of {', '.join(PRESETS)}."
             )
-        every = [_left(name, self.preset) for name in (*base, *head)]
+        every = [Left(Path(name), preset=self.preset, name=name) for name in (*base, *head)]
         self._require_apart(every)
         self.cell = self._cell(every)
         self.share_failed = self._share_failed(every)
@@ -147,10 +147,6 @@ class ResultFiles:
                     f"are of completed requests only. {_ONE_CELL}"
                 )
         return shares[0]
-
-
-def _left(name: str, preset: str) -> Left:
-    return Left(Path(name), preset=preset, name=name)
 
 
 def _in_words(value: Any) -> Any:
