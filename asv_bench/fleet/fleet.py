@@ -171,10 +171,8 @@ class Fleet:
             if lost := self._take_out(host, why, spares_last=self._spares_last):
                 raise lost
             told = self._told(host, method, slot, False, *asked, **more)
-        if isinstance(told.error, CommitUnusable):
-            raise self._second_opinion(host, told.error)
-        if told.error is not None:
-            raise told.error
+        if error := told.error:
+            raise self._second_opinion(host, error) if isinstance(error, CommitUnusable) else error
         return told.value
 
     def _told(self, host: FleetHost, *asked: Any, **more: Any) -> Told:

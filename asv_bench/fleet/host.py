@@ -55,11 +55,9 @@ class Packed:
         """Commits or labels, without the files of `held` ones; GitError if a file is missing."""
         variants = {name: subject.axis.variant(name) for name in names}
         without = [f"^{subject.axis.variant(name).commit}" for name in held]
-        commits: dict[Repository, list[str]] = {}
-        for variant in variants.values():
-            commits.setdefault(variant.repository, []).append(variant.commit)
         packs = []
-        for repository, of_one in commits.items():
+        for repository in dict.fromkeys(one.repository for one in variants.values()):
+            of_one = [one.commit for one in variants.values() if one.repository == repository]
             trees = "".join(f"{one}^{{tree}}\n" for one in (*of_one, *without)).encode()
             objects = repository.ask("rev-list", "--objects", "--stdin", given=trees)
             objects += "".join(f"{commit}\n" for commit in of_one).encode()

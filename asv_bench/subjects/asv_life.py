@@ -26,6 +26,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from asv_runner import discovery, run, setup_cache
@@ -121,8 +122,7 @@ class SuiteRun:
         told = json.loads((folder / "wanted.json").read_text())
         self._wanted: list[dict[str, Any]] = told["benchmarks"]
         self._imports: bool = told["is_imported_once"]
-        self._caches: dict[str, Path | Failed] = {}
-        self._forks = 0
+        self._caches: dict[str, str | Failed] = {}
 
     def run(self) -> None:
         """Run them, and leave what came of each."""
@@ -168,29 +168,23 @@ class SuiteRun:
         with contextlib.suppress(OSError):
             result.unlink()
         arguments = (self._suite, one["identifier"], "{}", "None", str(result))
-        said = self._fork(run._run, arguments, cache or self._new_folder(), limit_s)
+        said = self._fork(run._run, arguments, cache or mkdtemp(dir=self._folder), limit_s)
         try:
             return json.loads(result.read_text()), said
         except (OSError, ValueError):
             raise Failed("it ended its process before it gave a figure.") from None
 
-    def _cache(self, identifier: str, limit_s: float) -> Path | Failed:
+    def _cache(self, identifier: str, limit_s: float) -> str | Failed:
         """The folder in which what setup_cache returned lies, for all benchmarks that share it."""
-        folder = self._new_folder()
+        folder = mkdtemp(dir=self._folder)
         try:
             self._fork(setup_cache._setup_cache, (self._suite, identifier, "{}"), folder, limit_s)
         except Failed as error:
             return error
         return folder
 
-    def _new_folder(self) -> Path:
-        self._forks += 1
-        folder = self._folder / f"work-{self._forks}"
-        folder.mkdir()
-        return folder
-
     def _fork(
-        self, function: Callable[..., None], arguments: Any, folder: Path, limit_s: float
+        self, function: Callable[..., None], arguments: Any, folder: str, limit_s: float
     ) -> str:
         """Run a function of asv's runner in a process of its own; returns what it printed."""
         printed = self._folder / "printed.txt"

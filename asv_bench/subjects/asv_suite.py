@@ -27,7 +27,7 @@ from asv_bench.git.repository import WORKING_TREE
 from asv_bench.history.asv_selection import Entry, Selection, entries_of
 from asv_bench.measure import trees
 from asv_bench.measure.figures import Figures
-from asv_bench.measure.life import CommandLife, Life, Setting
+from asv_bench.measure.life import Life, Setting
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import Absence
 from asv_bench.output.console import make_console, print_sentences
@@ -144,8 +144,7 @@ class AsvSuite(DeclaredSubject):
         # asv's own default is another, but a start of Python for every benchmark of every life
         # makes a suite hopeless.
         is_imported_once = self._conf.conf.launch_method != "spawn"
-        command = CommandLife(self._started, self._declared, self._text.subject.timeout_s)
-        return SuiteLife(command, self._wanted, is_imported_once, self._kept)
+        return SuiteLife(super()._life(), self._wanted, is_imported_once, self._kept)
 
     def _copy(self, kept: Path) -> Path:
         return kept / "suite" / self._conf.suite.name
@@ -206,7 +205,7 @@ class AsvSuite(DeclaredSubject):
 class SuiteLife(Life):
     """The chosen benchmarks of a suite, which a command runs one by one."""
 
-    command: CommandLife
+    command: Life
     wanted: Sequence[Mapping[str, Any]]
     """What the command is told of each benchmark; too much for its line."""
     is_imported_once: bool  # whether benchmarks are forks of a process that has imported them

@@ -130,15 +130,12 @@ class DeclaredSubject:
         self._preset = text.client.preset if text.client else text.subject.preset
         preset = listed or (PRESETS[self._preset].metrics if self._preset else {})
         self._left: dict[str, MetricTable | CheckTable] = {**preset, **text.metrics, **text.check}
-        self._declared = {
-            f"{name}{point}": table
-            for point in self._points
-            for name, table in (preset | text.metrics).items()
+        self._tables = {
+            f"{name}{point}": table for point in self._points for name, table in self._left.items()
         }
-        self._checked = {
-            f"{name}{point}": table for point in self._points for name, table in text.check.items()
-        }
-        self.checks = [table.metric(name) for name, table in self._checked.items()]
+        found = [table.metric(name) for name, table in self._tables.items()]
+        self._declared = [one for one in found if not one.check]
+        self.checks = [one for one in found if one.check]
         """What is looked at beside figures, in the same lives."""
         # Without any, the wall time at all points.
         declared = self.known[: len(self._declared) or len(self._points)]
@@ -178,14 +175,15 @@ class DeclaredSubject:
 
     def version(self, metric: str) -> str:
         """What decides what figures of a metric mean: those of two versions do not compare."""
-        table = self._declared.get(metric)
-        table = table and msgspec.structs.replace(table, margin=None)
+        table = self._tables.get(metric)
+        if isinstance(table, MetricTable):
+            table = msgspec.structs.replace(table, margin=None)
         content = (
             self._words,
             self._text.subject.measure,
             self._text.server and _meaning(self._text.server),
             self._text.client and _meaning(self._text.client),
-            (found := table or self._checked.get(metric)) and _meaning(found),
+            table and _meaning(table),
             *filter(None, [self._where]),
         )
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
@@ -193,10 +191,10 @@ class DeclaredSubject:
     @property
     def known(self) -> list[Metric]:
         """All metrics that a life may give: those declared first, then those of every subject."""
-        declared = [table.metric(name) for name, table in self._declared.items()]
+        names = {one.name for one in self._declared}
         is_started = self._text.server is not None and self._text.server.start is not None
         others = undeclared(self._points, self._text.subject.devices or 0, is_started=is_started)
-        return [*declared, *(one for one in others if one.name not in self._declared)]
+        return [*self._declared, *(one for one in others if one.name not in names)]
 
     @property
     def fixed(self) -> str:
@@ -387,9 +385,8 @@ class DeclaredSubject:
         server, client, table = self._text.server, self._text.client, self._text.subject
         if server is not None and client is not None:
             return ServerLife(server, client, self._left, table.timeout_s)
-        words = self._started
         how = table.timeout_s, table.preload, table.turns, table.preset
-        return CommandLife(words, self._left, *how)
+        return CommandLife(self._started, self._left, *how)
 
     @property
     def _started(self) -> str | tuple[str, ...]:

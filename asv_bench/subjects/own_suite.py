@@ -40,8 +40,6 @@ from asv_bench.subjects.subject_file import SubjectTable, SubjectText
 from asv_bench.words import counted, first_of
 from asv_bench.workloads.named import WORKLOADS, workload_named
 
-DEFAULT_BENCHMARKS = (r"^scheduler\.Scheduler\.track_step_time",)
-"""The figure that this project is about."""
 BENCHMARKS = Path("asv_bench", "benchmarks")
 KEPT = Path(".asv", "verdicts")
 """Where a checkout keeps what it measures: `commits/HASH/engine` and `commits/HASH/kernels`."""
@@ -134,7 +132,7 @@ class OwnSuite(EngineSubject):
         chosen = devices_named(devices)
         self._places = shared_out(chosen)
         require_writable(self.repository / KEPT / "commit")
-        wanted = patterns or DEFAULT_BENCHMARKS
+        wanted = patterns or (r"^scheduler\.Scheduler\.track_step_time",)
         found = select(self.all_entries(), wanted, has_gpu=chosen != (CPU,))
         self.metrics = [Metric(entry.name, entry.unit) for entry in found]
         self._identifiers = {entry.name: entry.identifier for entry in found}
