@@ -37,7 +37,7 @@ from asv_bench.subjects.declared import DeclaredSubject
 
 MOST_THROTTLED = 3
 """Lives or pairs in a row of a throttled GPU, after which its host is taken out."""
-_PANEL = "Measure on many hosts"
+_option = partial(typer.Option, rich_help_panel="Measure on many hosts")
 START_SECONDS = 300.0
 """For a host to say that it is there; until then the cluster may have other work."""
 
@@ -48,20 +48,16 @@ class FleetOptions:
 
     address: Annotated[
         str | None,
-        typer.Option(
+        _option(
             "--fleet",
             metavar="ADDRESS",
             help="Spread lives over the hosts of a Ray cluster: HOST:PORT of its head, auto for "
             "that of $RAY_ADDRESS or of this machine, local for this machine alone.",
-            rich_help_panel=_PANEL,
         ),
     ] = None
     kind: Annotated[
         str | None,
-        typer.Option(
-            help="Only on hosts of this kind, as records name machines (default: all).",
-            rich_help_panel=_PANEL,
-        ),
+        _option(help="Only on hosts of this kind, as records name machines (default: all)."),
     ] = None
 
     def __post_init__(self) -> None:
