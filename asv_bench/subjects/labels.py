@@ -28,14 +28,8 @@ def listed(table: LabelsTable, repository: Path, subject: SubjectTable) -> tuple
     """The labels that a table means now; Refused where they are no two, or cannot be listed."""
     if table.tags is not None:
         order = [word for one in _BEFORE.split() for word in ("-c", f"versionsort.suffix={one}")]
-        listing = (
-            *order,
-            "tag",
-            "--no-column",
-            "--sort=version:refname",
-            "--format=%(refname:strip=2)",
-        )
-        said = Repository(repository).line(*listing, "--list", "--", table.tags)
+        listing = ("tag", "--no-column", "--sort=version:refname", "--format=%(refname:strip=2)")
+        said = Repository(repository).line(*order, *listing, "--list", "--", table.tags)
     elif table.pip is not None:
         asked = [table.pip, table.since or "", table.until or "", "pre" * table.pre]
         said = _printed(shlex.join(["python", _RELEASES, *asked]), f"pip = {table.pip!r}", subject)
