@@ -66,28 +66,30 @@ class Job:
     is_counted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Ended:
-    """A command that ended with 0: wall time, the largest process' memory, and what it printed.
+    """What a command took: wall time, the largest process' memory; and what it printed.
 
     `cpu_seconds` and `counts` are of all that it started. A count below 0 is the kernel's error.
     """
 
-    seconds: float
-    peak_rss_bytes: int
-    said: str
+    seconds: float = 0.0
+    peak_rss_bytes: int = 0
+    said: str = ""
     cpu_seconds: float = 0.0
-    counts: Mapping[str, int] = field(default_factory=dict)
-    by_rank: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    by_rank: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """The memory of each rank's largest process, by metric."""
 
 
-class Started:
-    """A process of a user's command, and all that it started; a server may fork it."""
+class Started(Ended):
+    """A process of a user's command, and all that it started; a server may fork it.
 
-    def __init__(
-        self, job: Job, said: IO[bytes], fork: tuple[ForkServer, PythonCommand] | None = None
-    ) -> None:
+    What it took is known once all of it has ended.
+    """
+
+    def __init__(self, job: Job, said: IO[bytes], fork: tuple[ForkServer, PythonCommand] | None):
+        super().__init__()
         self._said = said
         report, writing = os.pipe()
         reading, control = os.pipe()
@@ -95,11 +97,6 @@ class Started:
         self._report = os.fdopen(report, "rb", buffering=0)
         self._control = os.fdopen(control, "wb", buffering=0)
         self.code: int | None = None
-        self.seconds = 0.0
-        self.peak_rss_bytes = 0
-        self.by_rank: dict[str, tuple[float, ...]] = {}
-        self.cpu_seconds = 0.0
-        self.counts: dict[str, int] = {}
         self.begun = time.perf_counter()
         self._server = fork[0] if fork else None
         self.command = fork[1] if fork else None
@@ -141,6 +138,8 @@ class Started:
             return
         if not (said := self._report.readline()).endswith(b"\n"):
             words = self._server.last_words()
+            # Killed a moment ago, it could still be asked; it is asked no more.
+            self._server.close()
             raise ForkServerGone(f"the process that should fork it ended: {words}")
         self.process, self.begun = int(said), time.perf_counter()
 
@@ -247,29 +246,18 @@ class Processes:
 
         Raises LifeFailed where it cannot be started, or nothing may be started any more.
         """
-        command = PythonCommand.of(job.command, job.variables) if job.preload else None
-        with tempfile.TemporaryFile() as said:
-            process = self._begun(job, said, command)
+        with tempfile.TemporaryFile() as said, contextlib.ExitStack() as scope:
             try:
-                yield process
-            finally:
-                self._end(process)
+                process = scope.enter_context(self._begun(job, said))
+            except ForkServerGone:  # another one forks the life
+                process = scope.enter_context(self._begun(job, said))
+            yield process
 
-    def _begun(self, job: Job, said: IO[bytes], command: PythonCommand | None) -> Started:
-        """A process that has begun: from scratch, or forked where there is a Python `command`."""
-        if command is None:
-            return self._begun_by(None, job, said)
-        server = self._server(command.program, job)
-        try:
-            return self._begun_by((server, command), job, said)
-        except ForkServerGone:
-            # Killed a moment ago, it could still be asked. Another one forks the life.
-            server.close()
-            return self._begun_by((self._server(command.program, job), command), job, said)
-
-    def _begun_by(
-        self, fork: tuple[ForkServer, PythonCommand] | None, job: Job, said: IO[bytes]
-    ) -> Started:
+    @contextmanager
+    def _begun(self, job: Job, said: IO[bytes]) -> Iterator[Started]:
+        """A process from scratch, or a fork where it is to be one and starts a Python."""
+        command = PythonCommand.of(job.command, job.variables) if job.preload else None
+        fork = (self._server(command.program, job), command) if command else None
         with self._lock:
             if self._is_stopped:
                 raise LifeFailed("measuring was stopped.")
@@ -277,16 +265,12 @@ class Processes:
             self._running.add(process)
         try:
             process.await_begin()
-        except BaseException:
-            self._end(process)
-            raise
-        return process
-
-    def _end(self, process: Started) -> None:
-        # A process that was reaped must not be signalled: its number may be another's.
-        with self._lock:
-            self._running.discard(process)
-        process.end()
+            yield process
+        finally:
+            # A process that was reaped must not be signalled: its number may be another's.
+            with self._lock:
+                self._running.discard(process)
+            process.end()
 
     def _server(self, program: str, job: Job) -> ForkServer:
         """What forks lives of this Python; it ends when nothing is started any more."""
@@ -316,8 +300,8 @@ class Processes:
                 raise LifeFailed(f"it did not end within {timeout_s:g} s: {words}")
             if process.code:
                 raise process.failure()
-            spent = process.cpu_seconds, process.counts, process.by_rank
-            return Ended(process.seconds, process.peak_rss_bytes, process.text(), *spent)
+            process.said = process.text()
+            return process
 
     def stop(self) -> None:
         """Kill what runs; nothing is started from then on."""
