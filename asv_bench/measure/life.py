@@ -26,7 +26,7 @@ from asv_bench.measure.launcher import EVENTS, descendants, stat_of
 from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
 from asv_bench.measure.samples import Absence, Metric
 from asv_bench.measure.trees import Laid
-from asv_bench.measure.turns import TURNS_VARIABLE, turns_of
+from asv_bench.measure.turns import TURNS_VARIABLE, Turns
 from asv_bench.process.run_apart import last_words
 from asv_bench.subjects.metrics import COLD, POINT, READY, RSS_GROWTH, WARM, CheckTable, MetricTable
 from asv_bench.subjects.subject_file import ClientTable, ReadyTable, ServerTable, SubjectTable
@@ -211,7 +211,7 @@ class ServerLife(Life):
         windows: dict[str, list[Figures]] = {point: [] for point in points}
         peaks: dict[str, list[tuple[int, int]]] = {point: [] for point in points}
         starts: dict[str, tuple[float, ...]] = {}
-        turns = turns_of(setting.variables)
+        turns = Turns(setting.variables)
         own = {name: text for name, text in setting.variables.items() if name != TURNS_VARIABLE}
         setting = replace(setting, variables=own)
         with ExitStack() as scope:

@@ -22,22 +22,19 @@ _GO, _GONE = b"+", b"!"
 
 
 class Turns:
-    """One process's turns. Alone, it never waits.
+    """One process's turns, as its variables name them. Alone, it never waits."""
 
-    `pipes` are its own, which says when it may work, and that of the other; None: there is no
-    other.
-    """
-
-    def __init__(self, pipes: tuple[str, str] | None) -> None:
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        # Its own, which says when it may work, and that of the other.
+        pipes = filter(None, variables.get(TURNS_VARIABLE, "").split(os.pathsep))
         # To be read and written, so that neither waits for the other to open its end.
-        self._opened = tuple(os.open(pipe, os.O_RDWR) for pipe in pipes or ())
-        self._pipes: tuple[int, ...] | None = self._opened
-        self.are_shared = pipes is not None
+        self._opened = self._pipes = tuple(os.open(pipe, os.O_RDWR) for pipe in pipes)
+        self.are_shared = bool(self._opened)
 
     def wait(self) -> None:
         """Sleep until the other has passed on, or is gone."""
         if self._pipes and os.read(self._pipes[0], 1) == _GONE:
-            self._pipes = None
+            self._pipes = ()
 
     def pass_on(self) -> None:
         """Let the other work."""
@@ -50,16 +47,10 @@ class Turns:
             os.close(descriptor)
 
 
-def turns_of(variables: Mapping[str, str]) -> Turns:
-    """The turns that these variables name."""
-    mine, _, theirs = variables.get(TURNS_VARIABLE, "").partition(os.pathsep)
-    return Turns((mine, theirs) if theirs else None)
-
-
 @cache
 def own_turns() -> Turns:
     """This process's turns, as its environment has them."""
-    return turns_of(os.environ)
+    return Turns(os.environ)
 
 
 def in_turns(measure: Callable[[int, Mapping[str, str]], Measured]) -> list[Measured]:

@@ -63,7 +63,7 @@ def test_one_at_a_time_works_and_one_that_is_left_works_alone(
 
 
 def test_alone_nobody_waits() -> None:
-    turns = Turns(None)
+    turns = Turns({})
     assert not turns.are_shared
     turns.wait()
     turns.pass_on()

@@ -73,7 +73,7 @@ class FakeProcesses:
             raise LifeFailed("it ended with exit code 1: no such thing")
         if variables:
             mine, _, theirs = variables[TURNS_VARIABLE].partition(os.pathsep)
-            turns = Turns((mine, theirs))
+            turns = Turns({TURNS_VARIABLE: os.pathsep.join((mine, theirs))})
             turns.wait()
             self.firsts.append(rung.number)
             turns.pass_on()
