@@ -14,16 +14,16 @@ def pair_of_lives(
     head: str,
     *,
     head_first: bool = False,
-    metrics: Collection[str] | None = None,
-    device: str | None = None,
+    metrics: Collection[str] = (),
+    device: str = "",
 ) -> Mapping[str, Pair]:
     """A pair of each metric, lower being better."""
     design, order = two_cells(base, head), (1, 0) if head_first else (0, 1)
-    measured = source.round(design.cells, order, metrics=metrics, device=device)
+    measured = source.round(design.cells, order, metrics, device)
     known = [Metric(name, "seconds") for name in measured.readings[0]]
     return design.pairs(known, measured)
 
 
-def one_life(source: RoundSource, cell: str, device: str | None = None) -> Mapping[str, Reading]:
+def one_life(source: RoundSource, cell: str, device: str = "") -> Mapping[str, Reading]:
     """The readings of a life."""
-    return source.round([cell], device=device).readings[0]
+    return source.round([cell], [0], (), device).readings[0]

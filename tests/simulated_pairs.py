@@ -93,22 +93,15 @@ class ScriptedPairs(RoundsOfPairs):
         return self.absent.get(commit, {})
 
     def pair(
-        self,
-        base: str,
-        head: str,
-        *,
-        head_first: bool,
-        benchmarks: Collection[str] | None = None,
-        device: str | None = None,
+        self, base: str, head: str, *, head_first: bool, benchmarks: Collection[str], device: str
     ) -> Mapping[str, Pair]:
-        where = device or self.devices[0]
         wanted = tuple(benchmarks or self.benchmarks)
         with self.lock:
             number = len(self.asked)
-            self.asked.append(Asked(where, head_first, wanted))
-            self.busy[where] = self.busy.get(where, 0) + 1
-            if self.busy[where] > 1:
-                raise AssertionError(f"two pairs at a time on {where}")
+            self.asked.append(Asked(device, head_first, wanted))
+            self.busy[device] = self.busy.get(device, 0) + 1
+            if self.busy[device] > 1:
+                raise AssertionError(f"two pairs at a time on {device}")
             self.most_busy = max(self.most_busy, sum(self.busy.values()))
         try:
             deadline = time.monotonic() + self.seconds
@@ -123,13 +116,13 @@ class ScriptedPairs(RoundsOfPairs):
                     benchmark=name,
                     head_first=head_first,
                     discarded=self.discard(name, number),
-                    device=where,
+                    device=device,
                 )
                 for name in wanted
             }
         finally:
             with self.lock:
-                self.busy[where] -= 1
+                self.busy[device] -= 1
 
     def stop(self) -> None:
         self.stopped = True

@@ -135,14 +135,9 @@ class Fleet:
         return absences
 
     def round(
-        self,
-        cells: Sequence[str],
-        order: Sequence[int] | None = None,
-        *,
-        metrics: Collection[str] | None = None,
-        device: str | None = None,
+        self, cells: Sequence[str], order: Sequence[int], metrics: Collection[str], device: str = ""
     ) -> Round:
-        measured: Round = self._measured("round", device, tuple(cells), order, metrics=metrics)
+        measured: Round = self._measured("round", device, tuple(cells), order, tuple(metrics))
         readings = [one for of_cell in measured.readings for one in of_cell.values()]
         if readings:
             host, _ = self._slots[readings[0].device]
@@ -152,31 +147,31 @@ class Fleet:
                 self._take_out(host, f"throttles its GPU ({', '.join(events)})", spares_last=True)
         return measured
 
-    def _measured(self, method: str, device: str | None, *asked: Any, **more: Any) -> Any:
-        """What a method of `Lives` measures in a slot; None: in the first that can."""
-        while device is None:
+    def _measured(self, method: str, device: str | None, *asked: Any) -> Any:
+        """What a method of `Lives` measures in a slot; without one, in the first that can."""
+        while not device:
             if not self.devices:
                 raise MeasurementFailed("no host of the fleet is left to measure on.")
             with suppress(DeviceLost):
-                return self._measured(method, self.devices[0], *asked, **more)
+                return self._measured(method, self.devices[0], *asked)
         host, slot = self._slots[device]
         # To look takes seconds, and the last host is used whatever is seen.
-        told = self._told(host, method, slot, not host.is_warned_of, *asked, **more)
+        told = self._told(host, method, slot, not host.is_warned_of, *asked)
         if isinstance(told.error, Disturbed):
             why = f"is disturbed: {told.error}"
             if lost := self._take_out(host, why, spares_last=self._spares_last):
                 raise lost
-            told = self._told(host, method, slot, False, *asked, **more)
+            told = self._told(host, method, slot, False, *asked)
         if error := told.error:
             raise self._second_opinion(host, error) if isinstance(error, CommitUnusable) else error
         return told.value
 
-    def _told(self, host: FleetHost, *asked: Any, **more: Any) -> Told:
+    def _told(self, host: FleetHost, *asked: Any) -> Told:
         """What a host in use says; what else it has learnt is added to what is known."""
         if host.why_out:
             raise DeviceLost(f"{host.name} {host.why_out}")
         try:
-            told = host.ask(*asked, **more)
+            told = host.ask(*asked)
         except DeviceLost as error:
             if self._is_over:
                 raise
@@ -342,15 +337,14 @@ def _started(subject: DeclaredSubject, names: Sequence[str]) -> tuple[list[Fleet
     return hosts, refusals
 
 
-def _ask(actor: Any, packed: Callable[..., Packed], *arguments: Any, **more: Any) -> Told:
+def _ask(actor: Any, packed: Callable[..., Packed], *arguments: Any) -> Told:
     """What a host measures, given what it lacks; DeviceLost where it does not answer."""
     import ray
 
     try:
-        told: Told = ray.get(actor.measure.remote(*arguments, **more))
+        told: Told = ray.get(actor.measure.remote(*arguments))
         if told.lacking:
-            more["given"] = packed(told.lacking)
-            told = ray.get(actor.measure.remote(*arguments, **more))
+            told = ray.get(actor.measure.remote(*arguments, given=packed(told.lacking)))
     except ray.exceptions.RayTaskError as error:
         raise MeasurementFailed(str(error)) from None
     except ray.exceptions.RayError as error:

@@ -130,7 +130,6 @@ class Host:
         asked: str | Sequence[str],
         *arguments: Any,
         given: Packed | None = None,  # what it lacked when it was asked before
-        **more: Any,
     ) -> Told:
         """What a method of `Lives` gives in a slot, unless the host is disturbed and may leave, or
         lacks commits that are asked for."""
@@ -147,7 +146,7 @@ class Host:
                 if given is not None:
                     self._receive(given)
                 measure = getattr(self._lives, method)
-                told.value = measure(asked, *arguments, device=place.device, **more)
+                told.value = measure(asked, *arguments, device=place.device)
             except GitError as error:
                 told.error = CommitUnusable(cells[-1], f"git could not unpack it: {error}")
             except MeasurementFailed as error:

@@ -158,7 +158,7 @@ class LifeRounds:
         begun = time.monotonic()
         try:
             absences = self.source.prepare(due.commit, device)
-            [readings] = self.source.round([due.commit], device=device).readings
+            [readings] = self.source.round([due.commit], [0], (), device).readings
         finally:
             self._seconds.append(time.monotonic() - begun)
         failed = {name: one.reason for name, one in absences.items() if one.has_failed}

@@ -170,7 +170,7 @@ class Calibrating(Judging):
             return None
 
         def value_of(name: str) -> float:
-            return source.round([name], metrics=[metric.name]).readings[0][metric.name].value
+            return source.round([name], [0], [metric.name]).readings[0][metric.name].value
 
         # Twice: the first life may have been disturbed, and look long enough to hide the wait.
         for _ in range(2):

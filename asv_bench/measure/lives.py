@@ -196,31 +196,25 @@ class Lives:
         return tried[1]
 
     def round(
-        self,
-        cells: Sequence[str],
-        order: Sequence[int] | None = None,
-        *,
-        metrics: Collection[str] | None = None,
-        device: str | None = None,
+        self, cells: Sequence[str], order: Sequence[int], metrics: Collection[str], device: str = ""
     ) -> Round:
         """See `RoundSource`: lives for each group of metrics.
 
         SampleFailed has the round of those groups of which none failed.
         """
-        places = tuple(order or range(len(cells)))
         readings: list[dict[str, Reading]] = [{} for _ in cells]
-        measured = Round(places, tuple(readings))
+        measured = Round(tuple(order), tuple(readings))
         failures: list[SampleFailed] = []
-        build = self._next_build(cells, device)
+        build = self._next_build(cells, device or self.devices[0])
         lacking = {name for cell in cells for name in self.prepare(cell, device)}
         wanted = [name for name in metrics or self._metrics if name not in lacking]
         for names in self._life.groups(wanted):
             try:
-                lived = self._side_by_side([cells[one] for one in places], names, device, build)
+                lived = self._side_by_side([cells[one] for one in order], names, device, build)
             except SampleFailed as failure:
                 failures.append(failure)
                 continue
-            for place, of_cell in zip(places, lived, strict=True):
+            for place, of_cell in zip(order, lived, strict=True):
                 readings[place] |= of_cell
         if failures:
             first, failed = failures[0], [name for one in failures for name in one.benchmarks]
@@ -235,17 +229,17 @@ class Lives:
     def _place(self, device: str | None) -> Place:
         return self._places[device or self.devices[0]]
 
-    def _next_build(self, cells: Sequence[str], device: str | None) -> int | None:
+    def _next_build(self, cells: Sequence[str], device: str) -> int | None:
         """Which builds a round takes, so that each of them meets every order of the cells."""
-        count, key = self._work.table.builds, (tuple(cells), device or self.devices[0])
-        number = self._rounds[key] + self.devices.index(key[1])
+        count, key = self._work.table.builds, (tuple(cells), device)
+        number = self._rounds[key] + self.devices.index(device)
         self._rounds[key] += 1
         # Orders repeat after four rounds.
         shift = 2 * (number // count) if count % 4 == 0 else 0
         return (number + shift) % count if count > 1 else None
 
     def _side_by_side(
-        self, cells: Sequence[str], names: Sequence[str], device: str | None, build: int | None
+        self, cells: Sequence[str], names: Sequence[str], device: str, build: int | None
     ) -> list[dict[str, Reading]]:
         """Readings of lives in this order; two take turns where they can."""
         place = self._place(device)

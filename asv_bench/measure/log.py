@@ -186,21 +186,16 @@ class Logged:
         return self.source.prepare(cell, device)
 
     def round(
-        self,
-        cells: Sequence[str],
-        order: Sequence[int] | None = None,
-        *,
-        metrics: Collection[str] | None = None,
-        device: str | None = None,
+        self, cells: Sequence[str], order: Sequence[int], metrics: Collection[str], device: str = ""
     ) -> Round:
         """A kept round, whatever its order and device, or a new one; see `RoundSource`.
 
         A kept one is as the source gave it: it may tell of more metrics than are asked for.
         """
         while kept := self.log.next(self.part, cells):
-            if all(name in readings for name in metrics or () for readings in kept.readings):
+            if all(name in readings for name in metrics for readings in kept.readings):
                 return Round(kept.order, kept.readings)
-        found = self.source.round(cells, order, metrics=metrics, device=device)
+        found = self.source.round(cells, order, metrics, device)
         readings = tuple(dict(of_cell) for of_cell in found.readings)
         self.measured += 1
         # A figure of 0 ends a comparison with a sentence, and the next command measures anew.

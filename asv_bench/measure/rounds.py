@@ -280,6 +280,4 @@ class Schedule:
         number = self._numbers[device]
         self._numbers[device] += 1
         order = request.design.order(number)
-        return self._source.round(
-            request.design.cells, order, metrics=request.metrics, device=device
-        )
+        return self._source.round(request.design.cells, order, request.metrics, device)

@@ -223,18 +223,13 @@ class RoundSource(Protocol):
         ...
 
     def round(
-        self,
-        cells: Sequence[str],
-        order: Sequence[int] | None = None,
-        *,
-        metrics: Collection[str] | None = None,
-        device: str | None = None,
+        self, cells: Sequence[str], order: Sequence[int], metrics: Collection[str], device: str = ""
     ) -> Round:
-        """Measure a fresh life of each cell, in an order of places; None: one after the other.
+        """Measure a fresh life of each cell, in an order of places.
 
         A cell that was not prepared is prepared first. Metrics that one of the cells lacks are left
-        out; None: all that the source was made for. `device` is one of `devices`; None: the first.
-        A thread for each device may call this.
+        out; without any it is all that the source was made for. `device` is one of `devices`; "":
+        the first that can. A thread for each device may call this.
 
         Raises CommitUnusable where a cell cannot be measured, SampleFailed where a life failed
         although its cell can be, and DeviceLost where the device went out of use before the end.

@@ -132,7 +132,7 @@ class Contest:
         for name in self.order(due.round):
             label = self.label(name)
             try:
-                reading = source.round([label], device=device).readings[0][STARTUP]
+                reading = source.round([label], [0], (), device).readings[0][STARTUP]
             except (CommitUnusable, SampleFailed) as error:
                 failed[name] = error.reason
                 continue

@@ -168,7 +168,7 @@ class BisectingResults(Judging):
                 raise CommitUnusable(one, absence.reason, is_lacking=not absence.has_failed)
         order = (1, 0) if number % 2 else (0, 1)
         try:
-            measured = self._source.round(ends, order, metrics=[name])
+            measured = self._source.round(ends, order, [name])
         except SampleFailed as error:
             raise CommitUnusable(error.commit, error.reason) from None
         return [of_cell[name].results for of_cell in measured.readings]

@@ -23,35 +23,27 @@ _THROTTLED = GpuConditions(1.0, 1.0, 1.0, ("sw_thermal_slowdown",), 90, 1)
 class RoundsOfPairs:
     """A `RoundSource` of rounds of two cells, of which a subclass says what a pair measures."""
 
+    devices: Sequence[str]
+
     def pair(
-        self,
-        base: str,
-        head: str,
-        *,
-        head_first: bool,
-        benchmarks: Collection[str] | None = None,
-        device: str | None = None,
+        self, base: str, head: str, *, head_first: bool, benchmarks: Collection[str], device: str
     ) -> Mapping[str, Pair]:
         """Of each benchmark, a pair in this order; one that is discarded is of a throttled GPU."""
         raise NotImplementedError
 
     def round(
-        self,
-        cells: Sequence[str],
-        order: Sequence[int] | None = None,
-        *,
-        metrics: Collection[str] | None = None,
-        device: str | None = None,
+        self, cells: Sequence[str], order: Sequence[int], metrics: Collection[str], device: str = ""
     ) -> Round:
         """See `RoundSource`."""
         base, head = cells[0], cells[-1]
-        order = tuple(order or range(len(cells)))
-        pairs = self.pair(base, head, head_first=order == (1, 0), benchmarks=metrics, device=device)
+        is_back = tuple(order) == (1, 0)
+        place = device or self.devices[0]
+        pairs = self.pair(base, head, head_first=is_back, benchmarks=metrics, device=place)
         readings: tuple[dict[str, Reading], ...] = ({}, {})
         for name, pair in pairs.items():
             for of_cell, one in zip(readings, (pair.base, pair.head), strict=True):
                 of_cell[name] = replace(one, gpu=_THROTTLED) if pair.discarded else one
-        return Round(order, readings[-len(cells) :])
+        return Round(tuple(order), readings[-len(cells) :])
 
 
 class SimulatedCommits(RoundsOfPairs):
@@ -83,21 +75,14 @@ class SimulatedCommits(RoundsOfPairs):
         return {}
 
     def pair(
-        self,
-        base: str,
-        head: str,
-        *,
-        head_first: bool,
-        benchmarks: Collection[str] | None = None,
-        device: str | None = None,
+        self, base: str, head: str, *, head_first: bool, benchmarks: Collection[str], device: str
     ) -> Mapping[str, Pair]:
         """See `RoundsOfPairs`."""
         self.prepare(base)
         self.prepare(head)
-        place = device or self.devices[0]
-        self.measured[place] += 1
+        self.measured[device] += 1
         order = (head, base) if head_first else (base, head)
-        first, second = (self._process(commit, place) for commit in order)
+        first, second = (self._process(commit, device) for commit in order)
         of_base, of_head = (second, first) if head_first else (first, second)
         return {SIMULATED_BENCHMARK: Pair(of_base, of_head, head_first)}
 

@@ -83,18 +83,13 @@ class RungPairs:
         self._processes.stop()
 
     def round(
-        self,
-        cells: Sequence[str],
-        order: Sequence[int] | None = None,
-        *,
-        metrics: Collection[str] | None = None,
-        device: str | None = None,
+        self, cells: Sequence[str], order: Sequence[int], metrics: Collection[str], device: str = ""
     ) -> Round:
         """See `RoundSource`: both rungs of one claim, in turns."""
         [seed] = metrics or self._trials
         trial = self._trials[seed]
         place = self._places[device or self.devices[0]].for_turns()
-        places = tuple(order or (0, 1))
+        places = tuple(order)
         rungs = [(trial.base, trial.head)[one] for one in places]
 
         def measure(number: int, variables: Mapping[str, str]) -> RungAnswer:

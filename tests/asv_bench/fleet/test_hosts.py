@@ -75,7 +75,7 @@ def test_a_host_measures_in_all_slots_with_files_of_its_own(
     made = begun(toy.subject, commits)
 
     def pair_in(slot: int) -> Told:
-        return made.measure("round", slot, True, [five, six], (slot, 1 - slot))
+        return made.measure("round", slot, True, [five, six], (slot, 1 - slot), ())
 
     with ThreadPoolExecutor(2) as pool:
         pairs = list(pool.map(pair_in, (0, 1)))
@@ -88,7 +88,7 @@ def test_a_host_measures_in_all_slots_with_files_of_its_own(
     assert (tmp_path / "log").read_text() == "x\n" * 2
     assert set().union(*(one.cells for one in pairs)) == {five, six}
     assert {name for one in pairs for name in one.others} == {"wall_s", "cpu_s", "peak_rss_bytes"}
-    failed = pickle.loads(pickle.dumps(made.measure("round", 0, False, [lacking]).error))
+    failed = pickle.loads(pickle.dumps(made.measure("round", 0, False, [lacking], (0,), ()).error))
     assert isinstance(failed, CommitUnusable)
     assert failed.commit == lacking
 
@@ -108,20 +108,20 @@ def test_a_host_is_given_what_it_lacks_when_it_is_asked_for_it(
     for commit in (part, later):
         subject.axis.add(commit, parts.repository)
     delayed = Delay(0.001, is_told=False).named(part)
-    lacking = made.measure("round", 0, True, (before, delayed))
+    lacking = made.measure("round", 0, True, (before, delayed), (0, 1), ())
     assert (lacking.value, lacking.error, lacking.lacking) == (None, None, {part})
     packed = pickle.loads(pickle.dumps(Packed.of(subject, lacking.lacking, held=ends)))
     # The commit and its two folders: their files are there.
     assert [int.from_bytes(pack[8:12], "big") for pack in packed.packs] == [3]
 
     def measured_in(slot: int) -> list[float]:
-        told = made.measure("round", slot, True, (before, part), given=packed)
+        told = made.measure("round", slot, True, (before, part), (0, 1), (), given=packed)
         assert told.error is None
         return [of_cell["step"].value for of_cell in told.value.readings]
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(measured_in, (0, 1))) == [[11.0, 21.0]] * 2
-    assert not made.measure("round", 1, True, (delayed, after)).lacking
+    assert not made.measure("round", 1, True, (delayed, after), (0, 1), ()).lacking
     # Another host may have room for what this one cannot take.
     broken = replace(Packed.of(subject, [later], held=ends), packs=(b"PACK",))
     for _ in range(2):

@@ -50,9 +50,8 @@ class Machines:
             raise CommitUnusable(commit, "it does not build")
         return {"peak": Absence("it crashed", has_failed=True)}
 
-    def round(self, cells: Sequence[str], order: Any = None, **where: Any) -> Round:
-        [commit], device = cells, where["device"]
-        assert device is not None
+    def round(self, cells: Sequence[str], order: Any, metrics: Any, device: str) -> Round:
+        [commit] = cells
         with self.lock:
             self.lasts[device] -= 1
             if self.lasts[device] < 0:
@@ -114,10 +113,10 @@ def test_all_devices_begin_at_once_and_it_is_told_once_how_long_it_takes(log: Lo
     together, begun = threading.Barrier(3, timeout=60), itertools.count()
 
     class Meeting(Machines):
-        def round(self, cells: Sequence[str], order: Any = None, **where: Any) -> Round:
+        def round(self, *asked: Any) -> Round:
             if next(begun) < 3:
                 together.wait()
-            return super().round(cells, order, **where)
+            return super().round(*asked)
 
     machines = Meeting({"a/0": 999, "a/1": 999, "a/2": 999})
     rounds = rounds_on(machines, log)
@@ -130,7 +129,7 @@ def test_all_devices_begin_at_once_and_it_is_told_once_how_long_it_takes(log: Lo
 
 def test_nothing_is_measured_where_a_life_of_a_first_commit_fails(log: Log) -> None:
     class Failing(Machines):
-        def round(self, cells: Sequence[str], order: Any = None, **_: Any) -> Round:
+        def round(self, cells: Sequence[str], *_: Any) -> Round:
             raise SampleFailed(cells[0], ("step",), "it printed no number")
 
     with pytest.raises(MeasurementFailed, match=r"nothing was measured: .*it printed no number"):

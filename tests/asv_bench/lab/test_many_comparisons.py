@@ -40,9 +40,9 @@ class DrawnPairs(RoundsOfPairs):
     def stop(self) -> None:
         pass
 
-    def pair(self, base, head, *, head_first, benchmarks=None, device=None) -> dict[str, Pair]:
+    def pair(self, base, head, *, head_first, benchmarks, device) -> dict[str, Pair]:
         pairs = {}
-        for name in benchmarks or ():
+        for name in benchmarks:
             of_base, of_head = (
                 math.exp(side[self._run, int(name), self._number])
                 for side in (self._drawn.base, self._drawn.head)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from measured_rounds import pair_of_lives
 from simulated_pairs import BASE
 
 from asv_bench.compare.noise_pools import Pool
@@ -31,7 +32,7 @@ def measured(deviation: float, count: int, *, in_turns: bool = False) -> list[Pa
     made = Made(process=deviation, drift=0.0, outliers=0.0)
     source = SimulatedCommits({BASE: 0.0}, made, seed=3)
     pairs = [
-        source.pair(BASE, BASE, head_first=number % 4 in (1, 2))[SIMULATED_BENCHMARK]
+        pair_of_lives(source, BASE, BASE, head_first=number % 4 in (1, 2))[SIMULATED_BENCHMARK]
         for number in range(count)
     ]
     spans = ((0.0, 9.5), (0.5, 9.5)) if in_turns else ((0.0, 4.0), (4.0, 6.0))

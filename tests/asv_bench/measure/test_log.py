@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
+from measured_rounds import pair_of_lives
 
 from asv_bench.measure import log
 from asv_bench.measure.log import Log, Logged
@@ -37,16 +39,16 @@ def test_a_pair_is_the_same_after_it_was_written() -> None:
 
 def test_pairs_come_in_order_and_only_to_their_part_and_commits(path: Path) -> None:
     source = Logged(machine(), Log(path), "gate")
-    measured = [source.round(["a", "b"]) for _ in range(3)]
+    measured = [pair_of_lives(source, "a", "b") for _ in range(3)]
     again, kept = machine(1), Log(path)
     assert (kept.restored, kept.finished) == (3, False)
     gate = Logged(again, kept, "gate")
     # All that was measured together is told, whichever metric is asked for.
-    metrics = [None, None, list(measured[2].readings[0])[:1]]
-    assert [gate.round(["a", "b"], metrics=names) for names in metrics] == measured
+    metrics: list[Sequence[str]] = [(), (), list(measured[2])[:1]]
+    assert [pair_of_lives(gate, "a", "b", metrics=names) for names in metrics] == measured
     assert again.measured["simulated"] == 0
     for part, head in (("gate", "b"), ("gate", "c"), ("search", "b")):
-        fresh = Logged(again, kept, part).round(["a", head])
+        fresh = pair_of_lives(Logged(again, kept, part), "a", head)
         assert fresh not in measured
     assert again.measured["simulated"] == 3
     kept.finish()
@@ -56,11 +58,11 @@ def test_pairs_come_in_order_and_only_to_their_part_and_commits(path: Path) -> N
 def test_a_line_that_was_cut_off_is_dropped_and_the_next_one_is_whole(path: Path) -> None:
     source = Logged(machine(), Log(path), "gate")
     for _ in range(2):
-        source.round(["a", "b"])
+        pair_of_lives(source, "a", "b")
     path.write_bytes(path.read_bytes()[:-40])
     kept = Log(path)
     assert kept.restored == 1
-    Logged(machine(), kept, "search").round(["a", "b"])
+    pair_of_lives(Logged(machine(), kept, "search"), "a", "b")
     # And one of anything else is left out with a sentence.
     odd = ['{"settings": {"good": "z"}}', "no JSON", "[]", "3", ""]
     path.write_text("\n".join([*odd, path.read_text()]))
@@ -75,7 +77,7 @@ def test_the_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(log, "_KEPT_FILES", 2)
     for number in range(4):
         kept = Log.of_settings({"number": number}, "compare")
-        Logged(machine(), kept, "pairs").round(["a", "b"])
+        pair_of_lives(Logged(machine(), kept, "pairs"), "a", "b")
         os.utime(kept.path, (number, number))
     # Removed before the last was written: two older ones are left.
     assert len(list(tmp_path.iterdir())) == 3

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from measured_rounds import pair_of_lives
 from mutated_files import broken, mutants_of
 
 from asv_bench.errors import BenchError
@@ -18,14 +19,13 @@ from asv_bench.history.change_points import changes_in, points_of
 from asv_bench.history.histories import Histories
 from asv_bench.history.standing import read_answers
 from asv_bench.measure.log import Log, Logged
-from asv_bench.measure.rounds import two_cells
 from asv_bench.output.figure_rows import figure_table
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.stored_json import Positive, Text, UnreadableFile, read_stored
 from asv_bench.pages.machine_view import read_verdicts
 from asv_bench.studies.ladder import ladder_page
 from tests.counters import read_baseline
-from tests.simulations.commits import SIMULATED, SIMULATED_BENCHMARK, SimulatedCommits
+from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.noise import Noise
 
 REPORTS = REPOSITORY / "reports"
@@ -49,8 +49,7 @@ def read_kept(path: Path) -> None:
     machine = SimulatedCommits({"a": 0.0, "b": 0.0}, Noise(), 0)
     source = Logged(machine, log, "gate")
     for _ in range(4):
-        measured = source.round(["a", "b"], metrics=[SIMULATED_BENCHMARK])
-        [pair] = two_cells("a", "b").pairs([SIMULATED], measured).values()
+        pair = pair_of_lives(source, "a", "b")[SIMULATED_BENCHMARK]
         assert -1 < pair.log_ratio < 1 or log.restored
         assert pair.base.process_s + pair.head.process_s >= 0
         json.dumps(pair.to_json(), allow_nan=False)
@@ -89,7 +88,7 @@ def stored(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     counters, kept = copied("counters/*.json", "counters.json"), folder / "kept.jsonl"
     source = Logged(SimulatedCommits({"a": 0.0, "b": 0.0}, Noise(), 0), Log(kept), "gate")
     for _ in range(3):
-        source.round(["a", "b"])
+        pair_of_lives(source, "a", "b")
     copied("asv/h200/b97358d4*.json", "asv/h200/b.json")
     found: dict[str, tuple[Path, Callable[[], object]]] = {
         name: (copied(pattern, place), lambda: read_stored_results(asv))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from declared_repository import STEP, DeclaredRepository
+from measured_rounds import pair_of_lives
 from toy_repository import COMMAND, SCRIPT, ToyRepository
 from typer.testing import CliRunner
 
@@ -96,7 +97,7 @@ def test_a_short_command_is_repeated_in_turns_of_both_commits(
         for end in ends:
             lives.prepare(end)
         log.unlink()
-        measured = lives.round(ends)
+        measured = lives.round(ends, (0, 1), ())
     base, head = (one["cpu_s"] for one in measured.readings)
     first, *others = log.read_text().split()
     turns = [one == first for one in (first, *others)]
@@ -116,7 +117,7 @@ def test_stopping_ends_the_command(toy: ToyRepository) -> None:
         source.prepare(commit)
         threading.Timer(0.3, source.stop).start()
         with pytest.raises(SampleFailed):
-            source.round([commit, commit])
+            pair_of_lives(source, commit, commit)
         with pytest.raises(CommitUnusable, match="measuring was stopped"):
             source.prepare("HEAD~1")
 
