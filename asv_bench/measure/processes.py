@@ -290,14 +290,11 @@ class Processes:
         """
         with self.started(job) as process:
             deadline = process.begun + timeout_s
-            while looks and time.perf_counter() < deadline:
-                if process.has_ended(_LOOK_SECONDS):
-                    break
+            while not process.has_ended(_LOOK_SECONDS if looks else timeout_s):
+                if time.perf_counter() >= deadline:
+                    words = last_words(process.text())
+                    raise LifeFailed(f"it did not end within {timeout_s:g} s: {words}")
                 process.memory_peaks()
-            timeout_s = max(0.0, deadline - time.perf_counter()) if looks else timeout_s
-            if not process.has_ended(timeout_s):
-                words = last_words(process.text())
-                raise LifeFailed(f"it did not end within {timeout_s:g} s: {words}")
             if process.code:
                 raise process.failure()
             process.said = process.text()

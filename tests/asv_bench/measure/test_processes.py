@@ -7,33 +7,39 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from asv_bench.measure import launcher
-from asv_bench.measure.processes import Job, Processes
+from asv_bench.measure.processes import Job, LifeFailed, Processes
 
 
-def test_ctrl_c_while_a_command_runs_ends_it_and_nothing_else_is_raised(tmp_path: Path) -> None:
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Path]:
+    """Where a command says that it begun, and then nothing until all that it started is gone."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    # Nobody else writes there: it is at its end once the command and what it started are gone.
     held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    yield pipe
+    assert os.read(held, 100) == b"begun\n"
+    # Nobody else writes there.
+    assert os.read(held, 100) == b""
+    os.close(held)
+
+
+def test_ctrl_c_while_a_command_runs_ends_it_and_nothing_else_is_raised(
+    pipe: Path, tmp_path: Path
+) -> None:
     interrupted = threading.get_ident(), signal.SIGINT
     threading.Timer(0.5, signal.pthread_kill, interrupted).start()
     job = Job(f"echo begun > {pipe}; sleep 60 > {pipe} & wait", tmp_path, dict(os.environ))
     with pytest.raises(KeyboardInterrupt):
         Processes().run(job, 60)
-    assert os.read(held, 100) == b"begun\n"
-    assert os.read(held, 100) == b""
-    os.close(held)
 
 
-def test_what_a_command_leaves_behind_ends_also_where_the_ruler_is_gone(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+def test_what_a_command_leaves_behind_ends_also_where_the_ruler_is_gone(pipe: Path) -> None:
     (report, writing), (reading, control) = os.pipe(), os.pipe()
     os.close(report)  # as where the ruler was killed before it was told anything
     words = ("/bin/sh", "-c", f"sleep 60 > {pipe} & echo begun > {pipe}")
@@ -41,9 +47,6 @@ def test_what_a_command_leaves_behind_ends_also_where_the_ruler_is_gone(tmp_path
     subprocess.run([*start, *words], pass_fds=(writing, reading), check=False)
     for descriptor in (writing, reading, control):
         os.close(descriptor)
-    assert os.read(held, 100) == b"begun\n"
-    assert os.read(held, 100) == b""
-    os.close(held)
 
 
 def test_a_command_runs_on_the_cores_that_it_is_given(tmp_path: Path) -> None:
@@ -51,3 +54,8 @@ def test_a_command_runs_on_the_cores_that_it_is_given(tmp_path: Path) -> None:
     line = "grep Cpus_allowed_list /proc/self/status"
     said = Processes().run(Job(line, tmp_path, dict(os.environ), (core,)), 60).said
     assert said.split() == ["Cpus_allowed_list:", str(core)]
+
+
+def test_a_command_whose_memory_is_looked_at_ends_in_time_too(tmp_path: Path) -> None:
+    with pytest.raises(LifeFailed, match=r"did not end within 0\.1 s: it said nothing"):
+        Processes().run(Job("sleep 60", tmp_path, dict(os.environ)), 0.1, looks=True)
