@@ -42,27 +42,28 @@ class Figures:
     """When the life measured, in seconds of the monotonic clock; None: all the time."""
 
     @classmethod
-    def of_windows(cls, windows: Sequence[Figures], point: str = "") -> Figures:
-        """Those of all windows of a life; a metric that one window lacks and others have failed.
+    def of_windows(cls, windows: Mapping[str, Sequence[Figures]]) -> Figures:
+        """Those of all windows of a life, by their point of load, which is "" where there is none.
 
-        Metrics are called by a point of load as well, if it has a name.
+        Metrics are called by the point as well. One that one window lacks and others have failed.
+        Of results that are all the same one is kept.
         """
-        end = f"@{point}" if point else ""
-        joined = cls(taken={name: value for one in windows for name, value in one.taken.items()})
-        for name in dict.fromkeys(name for one in windows for name in (*one.values, *one.absences)):
-            lacking = [at for at, one in enumerate(windows) if name in one.absences]
-            if not lacking:
-                joined.values[name + end] = tuple(
-                    value for one in windows for value in one.values.get(name, ())
-                )
-                joined.results[name + end] = tuple(
-                    text for one in windows for text in one.results.get(name, ())
-                )
-                continue
-            absence = windows[lacking[0]].absences[name]
-            if len(lacking) < len(windows):
-                absence = Absence(f"in window {lacking[0] + 1} {absence.reason}", has_failed=True)
-            joined.absences[name + end] = absence
+        joined = cls()
+        for point, every in windows.items():
+            for name in dict.fromkeys(one for of in every for one in (*of.values, *of.absences)):
+                called = f"{name}@{point}" if point else name
+                lacking = [at for at, one in enumerate(every) if name in one.absences]
+                if not lacking:
+                    joined.values[called] = sum((one.values.get(name, ()) for one in every), ())
+                    results = sum((one.results.get(name, ()) for one in every), ())
+                    joined.results[called] = results if len({*results}) > 1 else results[:1]
+                    continue
+                absence = every[lacking[0]].absences[name]
+                if len(lacking) < len(every):
+                    reason = f"in window {lacking[0] + 1} {absence.reason}"
+                    absence = Absence(reason, has_failed=True)
+                joined.absences[called] = absence
+            joined.taken |= {name: value for one in every for name, value in one.taken.items()}
         return joined
 
     def value(self, name: str, take: str) -> float:
@@ -176,13 +177,12 @@ class Left:
         if not self.result.is_file():
             none = f"{self.name} is no file." if self.name else ""
             raise _Nothing(none or "it left no file at $KVTRAIL_RESULT.")
+        what = self.name or "what it left at $KVTRAIL_RESULT"
         try:
             content = self.result.read_bytes().strip()
         except OSError as error:
-            name = self.name or "$KVTRAIL_RESULT"
-            raise NoFigure(f"{name} cannot be read: {error.strerror}.") from None
+            raise NoFigure(f"{what} cannot be read: {error.strerror}.") from None
         if not content:
-            what = self.name or "the file that it left at $KVTRAIL_RESULT"
             raise _Nothing(f"{what} is empty.")
         # Lines end at a line feed only: a text within JSON may hold what else ends lines.
         lines = content.split(b"\n")
@@ -193,7 +193,6 @@ class Left:
                 return read if parts[1:] else read[0]
             except ValueError as error:
                 reason = error
-        what = self.name or "what it left at $KVTRAIL_RESULT"
         raise NoFigure(f"{what} is no JSON: {reason}.")
 
 

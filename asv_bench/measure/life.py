@@ -246,12 +246,7 @@ class ServerLife(Life):
             if server.has_ended():
                 raise LifeFailed(f"the server died after the last window: {server.failure()}")
             server.ask_to_end()
-        figures = Figures()
-        for point, of_point in windows.items():
-            joined = Figures.of_windows(of_point, point)
-            figures.values |= joined.values
-            figures.absences |= joined.absences
-            figures.results |= joined.results
+        figures = Figures.of_windows(windows)
         figures.absences |= dict.fromkeys(EVENTS, _OF_COMMANDS)
         if self.server.url is not None:
             figures.absences |= dict.fromkeys(("peak_rss_bytes", "cpu_s"), _NOT_STARTED)
@@ -271,7 +266,9 @@ class ServerLife(Life):
     @contextmanager
     def _serving(self, setting: Setting) -> Iterator[tuple[Started, dict[str, str], float]]:
         """A server that is ready, what it and its client are told, and after how many seconds."""
-        told = {**setting.variables, "KVTRAIL_PORT": str(_free_port())}
+        # A port that nobody listens at; the server takes it a moment later.
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            told = {**setting.variables, "KVTRAIL_PORT": str(listening.getsockname()[1])}
         address = self._address(told)
         if self.server.url is not None:
             url = filled(self.server.url, told)
@@ -415,14 +412,6 @@ def _cpu_seconds(starter: int) -> float:
             if process != starter:
                 seconds += time.clock_gettime(~process << 3 | 2)
     return seconds + ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _free_port() -> int:
-    """A port that nobody listens at; the server takes it a moment later."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def _listening(port: int) -> Iterator[int]:

@@ -274,13 +274,11 @@ class Lives:
                 commit = cells[number]
                 laid = self._laid(commit, build or 0)
                 self._look(commit, laid, place)
-                started = time.time()
+                setting = self._setting(laid, place, variables or {})
                 try:
-                    setting = self._setting(laid, place, variables or {})
-                    figures, gpu = self._live(setting, place, names)
+                    lived[number].append(self._live(setting, place, names))
                 except LifeFailed as failure:
                     raise SampleFailed(commit, names, str(failure)) from None
-                lived[number].append(_Lived(started, time.time(), figures, gpu))
         return [
             self._reading(commit, names, place, build, found)
             for commit, found in zip(cells, lived, strict=True)
@@ -295,7 +293,7 @@ class Lives:
         lived: Sequence[_Lived],
     ) -> dict[str, Reading]:
         """What the lives of a cell gave, by metric."""
-        figures = Figures.of_windows([one.figures for one in lived])
+        figures = Figures.of_windows({"": [one.figures for one in lived]})
         with self._lock:
             # What is not compared is shown beside the answer.
             for name in (one for one in figures.values if one not in self._metrics):
@@ -322,7 +320,7 @@ class Lives:
                 pairs=self._life.pairs,
                 client=cell.client.hash if cell and cell.client else "",
                 build=build,
-                results=_without_copies(figures.results.get(name, ())),
+                results=figures.results.get(name, ()),
             )
             for name in names
         }
@@ -362,7 +360,7 @@ class Lives:
         try:
             with doing(f"warming up {short(commit)}"):
                 setting = self._setting(laid, place, {TRIAL_VARIABLE: "1"}, watched)
-                figures, _ = self._live(setting, place, names)
+                figures = self._live(setting, place, names).figures
                 for other in laid.others:
                     self._live(self._setting(other, place, {TRIAL_VARIABLE: "1"}), place, names)
         except LifeFailed as failure:
@@ -400,24 +398,21 @@ class Lives:
             found = replace(known, elsewhere={**known.elsewhere, **found.elsewhere})
         self.cells[commit] = self._known[commit] = found
 
-    def _live(
-        self, setting: Setting, place: Place, names: Sequence[str]
-    ) -> tuple[Figures, GpuConditions | None]:
+    def _live(self, setting: Setting, place: Place, names: Sequence[str]) -> _Lived:
         watches = [GpuWatch(gpu) for gpu in place.gpus]
-        begun = time.monotonic()
+        started, begun = time.time(), time.monotonic()
         with ExitStack() as watching:
             for watch in watches:
                 watching.enter_context(watch)
             figures = self._life.live(setting, names)
-        if not watches:
-            return figures, None
         begun, ended = figures.span or (begun, time.monotonic())
         for number, watch in enumerate([watches[0], *watches] if watches[1:] else watches):
             # Of two lives at the same time it is of both.
             if (peak := watch.peak_memory_bytes()) and TURNS_VARIABLE not in setting.variables:
                 name = f"peak_gpu_bytes@{number - 1}" if number else "peak_gpu_bytes"
                 figures.values[name] = (float(peak),)
-        return figures, watches[0].conditions(begun, ended)
+        gpu = watches[0].conditions(begun, ended) if watches else None
+        return _Lived(started, time.time(), figures, gpu)
 
     def _setting(
         self, laid: Laid, place: Place, told: Mapping[str, str], processes: Processes | None = None
@@ -433,8 +428,3 @@ class Lives:
             # Of many setups the cache forgets the oldest.
             laid = self._lay_out(commit)
         return (laid, *laid.others)[build]
-
-
-def _without_copies(results: tuple[str, ...]) -> tuple[str, ...]:
-    """Results of windows; one of them where all are the same."""
-    return results if len({*results}) > 1 else results[:1]

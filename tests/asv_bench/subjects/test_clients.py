@@ -201,7 +201,7 @@ OWN = """
         pytest.param(b"[" * 100_000, "in window 2 what it left .* nested too deeply", id="deep"),
         (b'{"own": 1, "oth', "in window 2 what it left .* is no JSON"),
         (b"\xff\xfe", "in window 2 (what|its)"),
-        (b"", "in window 2 the file that it left .* is empty"),
+        (b"", "in window 2 what it left .* is empty"),
     ],
 )
 def test_a_window_without_a_figure_is_told(
