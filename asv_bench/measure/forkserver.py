@@ -117,7 +117,10 @@ def _live(life: dict[str, Any], *, can_fork: bool) -> NoReturn:
             runpy.run_path(words[0], run_name="__main__")
         code = 0
     except SystemExit as error:
-        code = _code(error.code)
+        if error.code is None or isinstance(error.code, int):
+            code = (error.code or 0) & 0xFF
+        else:
+            print(error.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     # Taking the interpreter apart would copy every page that is shared.
@@ -127,13 +130,6 @@ def _live(life: dict[str, Any], *, can_fork: bool) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             file.flush()
     os._exit(code)
-
-
-def _code(said: object) -> int:
-    if said is None or isinstance(said, int):
-        return (said or 0) & 0xFF
-    print(said, file=sys.stderr)
-    return 1
 
 
 def _read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
