@@ -151,7 +151,7 @@ class Lives:
         self,
         work: Work,
         places: Sequence[Place],
-        lay_out: Callable[[str], Laid],
+        lay_out: Callable[[str], tuple[Laid, ...]],
         processes: Processes,
     ) -> None:
         self._work = work
@@ -163,7 +163,7 @@ class Lives:
         self.devices: Sequence[str] = tuple(self._places)
         self._lay_out = lay_out
         self._processes = processes
-        self._tried: dict[str, tuple[Laid, dict[str, Absence]] | CommitUnusable] = {}
+        self._tried: dict[str, tuple[tuple[Laid, ...], dict[str, Absence]] | CommitUnusable] = {}
         self._trying: dict[str, threading.Lock] = {}  # by commit
         self._repeats: int | None = None
         self._rounds: Counter[tuple[tuple[str, ...], str]] = Counter()  # by cells and device
@@ -342,7 +342,7 @@ class Lives:
 
         Raises LifeFailed where it does not end well.
         """
-        setting = self._setting(self._lay_out(name), self._place(None), {TRACE: str(target)})
+        setting = self._setting(self._lay_out(name)[0], self._place(None), {TRACE: str(target)})
         life.live(setting, ())
 
     def take_account(self) -> tuple[dict[str, Software], dict[str, dict[str, list[float]]]]:
@@ -353,15 +353,15 @@ class Lives:
             self.others.clear()
         return taken
 
-    def _try(self, commit: str, place: Place) -> tuple[Laid, dict[str, Absence]]:
-        laid = self._lay_out(commit)
+    def _try(self, commit: str, place: Place) -> tuple[tuple[Laid, ...], dict[str, Absence]]:
+        builds = self._lay_out(commit)
         watched = Watched(self._processes) if self._work.lists_packages else None
         names = tuple(self._metrics)
         try:
             with doing(f"warming up {short(commit)}"):
-                setting = self._setting(laid, place, {TRIAL_VARIABLE: "1"}, watched)
+                setting = self._setting(builds[0], place, {TRIAL_VARIABLE: "1"}, watched)
                 figures = self._live(setting, place, names).figures
-                for other in laid.others:
+                for other in builds[1:]:
                     self._live(self._setting(other, place, {TRIAL_VARIABLE: "1"}), place, names)
         except LifeFailed as failure:
             is_lacking = failure.code == CANNOT_BE_MEASURED
@@ -369,7 +369,7 @@ class Lives:
         finally:
             if watched is not None:
                 self._watched[commit] = watched
-                self._look(commit, laid, place)
+                self._look(commit, builds[0], place)
         with self._lock:
             self.listed |= figures.listed
             if self._repeats is None and WALL in figures.values:
@@ -384,7 +384,7 @@ class Lives:
         if len(missing) == len(self._compared):
             is_lacking = not any(absence.has_failed for absence in missing)
             raise CommitUnusable(commit, missing[0].reason, is_lacking=is_lacking)
-        return laid, absences
+        return builds, absences
 
     def _look(self, commit: str, laid: Laid, place: Place) -> None:
         """Note what a variant runs with; any setup since may have changed what it imports."""
@@ -423,8 +423,8 @@ class Lives:
     def _laid(self, commit: str, build: int) -> Laid:
         tried = self._tried[commit]
         assert not isinstance(tried, CommitUnusable)
-        laid = tried[0]
-        if not (laid, *laid.others)[build].tree.is_dir():
+        builds = tried[0]
+        if not builds[build].tree.is_dir():
             # Of many setups the cache forgets the oldest.
-            laid = self._lay_out(commit)
-        return (laid, *laid.others)[build]
+            builds = self._lay_out(commit)
+        return builds[build]

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from asv_bench.git.repository import GitError, kind_of, short
@@ -44,8 +44,6 @@ class Laid:
     label: str
     delay: Delay | None = None
     build: int = 0  # which one of its setup's builds it is
-    others: tuple[Laid, ...] = ()
-    """Those of the same variant that were built beside this one, where several are compared."""
 
     def follow(self, command: str | tuple[str, ...]) -> str | tuple[str, ...]:
         """A command whose wall time is measured, with the delay that is planted in it."""
@@ -86,14 +84,13 @@ class Trees:
     processes: Processes
     remarks: list[str] = field(init=False, default_factory=list)
 
-    def lay_out(self, name: str) -> Laid:
-        """The folder of a variant, with its setup made; others are of its further builds.
+    def lay_out(self, name: str) -> tuple[Laid, ...]:
+        """The folders of a variant, one for each build, with its setup made.
 
         Raises CommitUnusable where git cannot write its files, it lacks the subject's folder, or
         its setup fails.
         """
-        first, *others = (self._lay_out(name, build) for build in range(self.table.builds))
-        return replace(first, others=tuple(others))
+        return tuple(self._lay_out(name, build) for build in range(self.table.builds))
 
     def _lay_out(self, name: str, build: int) -> Laid:
         variant = self.variant_of(name)

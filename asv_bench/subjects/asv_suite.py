@@ -183,7 +183,7 @@ class AsvSuite(DeclaredSubject):
         what = f"listing the benchmarks with {commit.short}"
         with Progress(make_console(stderr=True), f"{what}, installed first if need be") as bar:
             processes = Processes()
-            laid = self._laying(processes)(commit.hash)
+            laid = self._laying(processes)(commit.hash)[0]
             bar.show(what=what)
             listing = laid.out / f"benchmarks-{key}.json"
             if not listing.is_file():

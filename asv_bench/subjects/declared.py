@@ -340,7 +340,7 @@ class DeclaredSubject:
             if not self._keepers:
                 self.forget()
 
-    def _laying(self, processes: Processes) -> Callable[[str], Laid]:
+    def _laying(self, processes: Processes) -> Callable[[str], tuple[Laid, ...]]:
         table, folder = self._text.subject, self._folder()
         trees = Trees(self.axis.variant, table, self.pinned, self._where, folder, processes)
         self.remarks = trees.remarks

@@ -173,11 +173,11 @@ class OwnSuite(EngineSubject):
             )
         return super().in_range(text)
 
-    def _laying(self, processes: Processes) -> Callable[[str], Laid]:
-        def lay_out(name: str) -> Laid:
+    def _laying(self, processes: Processes) -> Callable[[str], tuple[Laid, ...]]:
+        def lay_out(name: str) -> tuple[Laid, ...]:
             variant = self.axis.variant(name)
             folder = engine_of(self, variant.commit)
-            return Laid(folder, folder, folder, variant.label, variant.delay)
+            return (Laid(folder, folder, folder, variant.label, variant.delay),)
 
         return lay_out
 

@@ -201,9 +201,9 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
 def lives_of(toy: ToyProject, processes: Processes, *devices: str) -> Lives:
     life = BenchmarkLife(toy.root, BENCHMARKS, is_compared=True, is_on_gpu=bool(devices))
 
-    def lay_out(name: str) -> Laid:
+    def lay_out(name: str) -> tuple[Laid]:
         folder = engine_of(OwnSuite(toy.root), name)
-        return Laid(folder, folder, folder, name)
+        return (Laid(folder, folder, folder, name),)
 
     metrics = tuple(Metric(name, "seconds") for name in BENCHMARKS)
     table = SubjectTable(name="toy", measure="true")
