@@ -22,8 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from asv_bench.bisect.finding import Outcome
-from asv_bench.bisect.plan import Direction, SearchPlan
+from asv_bench.bisect.finding import Direction, Outcome, SearchPlan
 from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.controls import ControlMoved
 from asv_bench.compare.verdict import Comparison, Verdict

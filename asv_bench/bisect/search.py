@@ -9,8 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from asv_bench.bisect.finding import Finding, Guess, Probe, Stage
-from asv_bench.bisect.plan import MOST_CONFIRMATIONS
+from asv_bench.bisect.finding import MOST_CONFIRMATIONS, Finding, Guess, Probe, Stage
 from asv_bench.bisect.searched import LASTING, SUSPECT, ComparedGap, Searched, answer, most_suspect
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
 from asv_bench.compare.controls import ControlMoved

@@ -7,8 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from asv_bench.bisect.finding import CurvePoint, Finding, Outcome, RangeShape, Step
-from asv_bench.bisect.plan import Direction, SearchPlan
+from asv_bench.bisect.finding import (
+    CurvePoint,
+    Direction,
+    Finding,
+    Outcome,
+    RangeShape,
+    SearchPlan,
+    Step,
+)
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import TimeIsUp
 from asv_bench.git.repository import kind_of, short

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.bisect.plan import THOROUGH, Direction, SearchPlan
+from asv_bench.bisect.finding import THOROUGH, Direction, SearchPlan
 from asv_bench.errors import Refused
 from asv_bench.git.repository import WORKING_TREE
 from asv_bench.measure.samples import judged

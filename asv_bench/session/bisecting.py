@@ -19,8 +19,7 @@ from asv_bench.bisect.account import (
     try_line,
 )
 from asv_bench.bisect.file_search import FileFinding, FileSearch, FileTry
-from asv_bench.bisect.finding import Finding, Outcome, Probe, Stage
-from asv_bench.bisect.plan import Direction, SearchPlan
+from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, SearchPlan, Stage
 from asv_bench.bisect.search import Search
 from asv_bench.compare.comparison import Headway
 from asv_bench.compare.verdict import Comparison

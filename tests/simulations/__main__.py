@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record

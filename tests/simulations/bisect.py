@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from asv_bench.bisect.finding import Finding, Outcome, Probe, RangeShape, Stage
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import Finding, Outcome, Probe, RangeShape, SearchPlan, Stage
 from asv_bench.bisect.search import Search
 from asv_bench.output.table import Column, Table, digits
 

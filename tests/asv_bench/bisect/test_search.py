@@ -10,8 +10,7 @@ import pytest
 from simulated_pairs import FIRST_LOOK
 
 from asv_bench.bisect import search as module
-from asv_bench.bisect.finding import Finding, Outcome, Probe, RangeShape
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import Finding, Outcome, Probe, RangeShape, SearchPlan
 from asv_bench.bisect.search import LOOKED_AT, Search
 from asv_bench.bisect.searched import LASTING
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison

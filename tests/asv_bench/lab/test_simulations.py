@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from stored_pairs import pairs_with_itself
 
-from asv_bench.bisect.plan import SearchPlan
+from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
