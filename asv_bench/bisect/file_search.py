@@ -23,8 +23,8 @@ from itertools import pairwise
 from typing import Any
 
 from asv_bench.bisect.finding import Direction, Outcome, SearchPlan
+from asv_bench.compare.checks import ControlMoved
 from asv_bench.compare.comparison import CommitComparison, Headway
-from asv_bench.compare.controls import ControlMoved
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, TimeIsUp
 from asv_bench.git.repository import GitError

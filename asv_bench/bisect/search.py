@@ -11,8 +11,8 @@ from statistics import median
 
 from asv_bench.bisect.finding import MOST_CONFIRMATIONS, Finding, Guess, Probe, Stage
 from asv_bench.bisect.searched import LASTING, SUSPECT, ComparedGap, Searched, answer, most_suspect
+from asv_bench.compare.checks import ControlMoved
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
-from asv_bench.compare.controls import ControlMoved
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.rounds import RoundRequest, Schedule, one_cell, two_cells

@@ -1,21 +1,33 @@
-"""Checks: whether a head computes what its base computes, as measured lives leave it."""
+"""What is looked at beside the figures of two ends: checks of results, and controls.
+
+A check says whether a head computes what its base computes, as measured lives leave it. A control
+is a metric that no change can move: where one moves, something else changed as well.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+
 from asv_bench.compare.verdict import Comparison, Verdict
+from asv_bench.errors import MeasurementFailed
 from asv_bench.git.repository import short
 from asv_bench.measure.samples import Metric, Pair
 from asv_bench.output.stored_json import shown
+from asv_bench.output.table import percentage
 
 _BESIDE = 20
 """Characters of a text that are shown before the first that differs."""
 _LACKS = object()
+_FEWEST, _AROUND = 12, 4
+"""Lives in which a step can be seen, and those on either side of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +84,12 @@ def answer_of(
 ) -> CheckAnswer:
     """What the pairs tell of a check."""
     if metric.tolerance is not None and answer is not None and answer.effect is not None:
-        verdict, what = _of_numbers(metric, answer)
-    elif answer is not None and answer.reason:
+        return CheckAnswer(name, *ends, *_of_numbers(metric, answer), len(pairs))
+    verdict, what = _of_results(pairs)
+    if answer is not None and answer.reason:
         is_gone = answer.reason.startswith(f"commit {short(ends[1])}: ")
         verdict, what = Verdict.DIFFERS if is_gone else Verdict.INCONCLUSIVE, answer.reason
-        what = f"{_WORDS[verdict]}, {what}"
-    else:
-        verdict, what = _of_results(pairs)
-        what = f"{_WORDS[verdict]}, {what}"
-    return CheckAnswer(name, *ends, verdict, what, len(pairs))
+    return CheckAnswer(name, *ends, verdict, f"{_WORDS[verdict]}, {what}", len(pairs))
 
 
 def _of_numbers(metric: Metric, answer: Comparison) -> tuple[Verdict, str]:
@@ -156,3 +165,46 @@ def _told(value: Any, other: Any) -> str:
         at = next(_unlike(value, other), 0)
         value = f"...{value[at - _BESIDE :]}" if at > 2 * _BESIDE else value
     return shown(value)
+
+
+class ControlMoved(MeasurementFailed):
+    """A search ends, as a control moved; the message says which, and how."""
+
+
+def why_void(control: Comparison, pairs: Sequence[Pair], least: float) -> str:
+    """How a control moved, by at least so much, and what follows; "" where it did not.
+
+    It moves between the ends, by its own verdict, or in the middle of the session, from one life of
+    a device to the next, whatever they are of.
+    """
+    moved = ""
+    if control.verdict in (Verdict.SLOWER, Verdict.FASTER):
+        moved = f"{percentage(control.effect or 0, 2, signed=True)} between the ends"
+    for device in dict.fromkeys(pair.base.device for pair in pairs):
+        lives = [one for pair in pairs for one in (pair.base, pair.head) if one.device == device]
+        lives.sort(key=lambda one: one.started_at)
+        step, place = _step([math.log(one.value) for one in lives])
+        if not moved and abs(step) >= math.log1p(least):
+            size = percentage(math.expm1(step), 2, signed=True)
+            moved = f"{size} in the middle of the session, after {place} of {len(lives)} lives"
+    if not moved:
+        return ""
+    return (
+        f"{moved}. No change moves it, so the machine or what runs on it changed, and every "
+        f"verdict of this session is void."
+    )
+
+
+def _step(values: Sequence[float]) -> tuple[float, int]:
+    """The widest step from all values before a place to all after it, and the place.
+
+    Both sides lie apart by at least as much as either is wide, which a drift does not bring about.
+    """
+    found = 0.0, 0
+    for place in range(_AROUND, len(values) - _AROUND + 1) if len(values) >= _FEWEST else ():
+        before, after = values[:place], values[place:]
+        gap = max(min(after) - max(before), min(before) - max(after))
+        shift = statistics.median(after) - statistics.median(before)
+        if gap > 0 and gap >= max(np.ptp(before), np.ptp(after)) and abs(shift) > abs(found[0]):
+            found = shift, place
+    return found

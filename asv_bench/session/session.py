@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import typer
 
-from asv_bench.compare.controls import ControlMoved
+from asv_bench.compare.checks import ControlMoved
 from asv_bench.compare.noise_pools import NoisePools
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed, TimeIsUp
