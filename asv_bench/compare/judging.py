@@ -20,7 +20,6 @@ from asv_bench.output.table import percentage
 from asv_bench.stats import paired
 from asv_bench.stats.families import rejected_in_turns
 from asv_bench.stats.paired import Bools, Floats
-from asv_bench.stats.unpaired import unpaired_p, unpaired_shift
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def weigh_costs(
     """The same from logarithms of costs, of many comparisons at once."""
     margin = math.log1p(plan.margin)
     if test is Criterion.UNPAIRED:
-        shift, low, high, confidence = unpaired_shift(base, head, plan.confidence)
+        shift, low, high, confidence = paired.unpaired_shift(base, head, plan.confidence)
     else:
         low, high, confidence = paired.shift_interval(head - base, plan.confidence)
         shift = paired.hodges_lehmann(head - base)
@@ -262,4 +261,4 @@ def _p_values(test: Criterion, base: Floats, head: Floats, pool: Floats, own: Fl
         case Criterion.LOCATION:
             return paired.location_p(head - base, "greater")
         case Criterion.UNPAIRED:
-            return unpaired_p(base, head)
+            return paired.unpaired_p(base, head)

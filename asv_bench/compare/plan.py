@@ -9,7 +9,8 @@ from typing import Any
 
 from asv_bench.errors import Refused
 from asv_bench.stats import paired
-from asv_bench.stats.paired import POOL_SESSIONS, look_levels
+from asv_bench.stats.families import look_levels
+from asv_bench.stats.paired import POOL_SESSIONS
 
 DEFAULT_MARGIN = 0.01
 """What matters where nobody says otherwise, as a fraction."""
@@ -17,7 +18,7 @@ QUICK_PAIRS = 12
 
 
 class Criterion(StrEnum):
-    """The one-sided test that a look applies (`stats.paired`, `stats.unpaired`)."""
+    """The one-sided test that a look applies (`stats.paired`)."""
 
     POOLED = "pooled ranks"
     SEPARATION = "separation"

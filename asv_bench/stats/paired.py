@@ -1,4 +1,4 @@
-"""Tests and estimates on paired log-ratios, and looks at them before the end, on arrays.
+"""Tests and estimates on paired log-ratios, and on two sides that nothing pairs, on arrays.
 
 Everything is exact and rank-based: processes have outliers, and at the small levels that matter
 here, normal approximations of a dozen pairs are wrong. Arrays are of logarithms, [..., pairs]:
@@ -18,12 +18,9 @@ All three would err where one commit scatters many times as widely as the other,
 it is skewed, which a handful of pairs cannot exclude. So up to eight pairs the gap is the wider the
 fewer they are, and wider still where what they see of both differs much.
 
-Looking does not raise the total error. What is allowed, alpha, is spent over the looks by a
-function of how much of the data is there (Lan & DeMets 1983), here alpha * fraction ** 2 (Kim &
-DeMets 1987). O'Brien and Fleming's function spends less early: it would have nothing of use before
-15 of 24 pairs, because no test on the signs of n pairs can give less than 2 ** (1 - n). The levels
-follow by integrating the joint distribution of the statistics at all looks (Armitage, McPherson &
-Rowe 1969), that of a Brownian motion.
+Of three to six runs a side that nothing pairs ranks alone cannot tell at small levels. So both
+must: the ranks, exact, where they can, and else that all runs of one side lie apart from all of the
+other; and Welch's test, which takes each side to scatter in its own way.
 """
 
 from __future__ import annotations
@@ -59,10 +56,6 @@ _TRIMMED = 8
 """Processes from which on the outermost on either side do not count for how widely they scatter."""
 _LEFT_OUT = 0.25
 """Of windows, at either end of their ratios."""
-_GRID = 801
-_FAR = 40.0
-# Not scipy's: every command that compares would wait a second for it.
-_erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
 def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> Floats:
@@ -280,52 +273,39 @@ def pooled_tails(pairs: int, size: int) -> Floats:
     return np.asarray((np.cumsum(counts[::-1])[::-1] / counts.sum())[most:])
 
 
-@cache
-def look_levels(
-    # Pairs at each look, ascending; the last is the cap.
-    looks: tuple[int, ...],
-    alpha: float,  # probability that any look finds a difference where there is none
-    # Of the fraction of the data and alpha: what may have been spent by then.
-    spending: Callable[[float, float], float] = lambda fraction, alpha: alpha * fraction**2.0,
-) -> tuple[float, ...]:
-    """The two-sided level of the test at each look, so that all together err with `alpha`."""
-    levels: list[float] = []
-    spent = before = 0.0
-    # Where Brownian paths are that crossed no bound so far, and how many of them.
-    positions, mass = np.zeros(1), np.ones(1)
-    for look in looks:
-        now = look / looks[-1]
-        bound = _bound_crossed_by(spending(now, alpha) - spent, positions, mass, now - before)
-        levels.append(math.erfc(bound / math.sqrt(2 * now)))
-        spent += _crossing(bound, positions, mass, now - before)
-        positions, mass = _within(bound, positions, mass, now - before)
-        before = now
-    return tuple(levels)
+def unpaired_p(base: Floats, head: Floats) -> Floats:
+    """The one-sided p-value, small where the head lies above the base."""
+    welch = _welch_p(base, head)
+    are_apart = head.min(axis=-1) > base.max(axis=-1)
+    return np.where(are_apart, welch, np.maximum(welch, rank_sum_p(base, head)))
 
 
-def _crossing(bound: float, positions: Floats, mass: Floats, lapse: float) -> float:
-    """Probability of having crossed no bound so far and being beyond ±`bound` after a lapse."""
-    # Of the two bounds either is crossed as often: the paths are symmetric.
-    either = _erfc((bound - positions) / math.sqrt(2 * lapse))
-    return float(np.sum(mass * either))
+def unpaired_shift(
+    base: Floats, head: Floats, confidence: float
+) -> tuple[Floats, Floats, Floats, float]:
+    """The shift of Hodges and Lehmann, its exact interval, and the confidence of that.
+
+    Where so few runs cannot have the confidence, the range of all differences and what that has.
+    """
+    differences = np.sort((head[..., :, None] - base[..., None, :]).reshape(*head.shape[:-1], -1))
+    tails = rank_sum_tails(head.shape[-1], base.shape[-1])
+    excluded = int(np.count_nonzero(tails <= (1 - confidence) / 2))
+    low, high = differences[..., max(excluded, 1) - 1], differences[..., -max(excluded, 1)]
+    reached = confidence if excluded else 1 - 2 * float(tails[-1])
+    return np.median(differences, axis=-1), low, high, reached
 
 
-def _bound_crossed_by(probability: float, positions: Floats, mass: Floats, lapse: float) -> float:
-    return root(
-        lambda bound: probability - _crossing(bound, positions, mass, lapse), 0, _FAR, 1e-10
-    )
+def _welch_p(base: Floats, head: Floats) -> Floats:
+    from scipy.special import stdtr  # not at the top: every command would wait for it
 
-
-def _within(bound: float, positions: Floats, mass: Floats, lapse: float) -> tuple[Floats, Floats]:
-    """The paths that are within the bound after a lapse, on a grid whose weights are Simpson's."""
-    step = math.sqrt(lapse)
-    grid = np.linspace(-bound, bound, _GRID)
-    moves = np.exp(-(((grid[:, None] - positions[None, :]) / step) ** 2) / 2)
-    moves /= step * math.sqrt(2 * math.pi)
-    simpson = np.full(_GRID, 2.0)
-    simpson[1::2] = 4.0
-    simpson[[0, -1]] = 1.0
-    return grid, simpson * ((grid[1] - grid[0]) / 3) * (moves @ mass)
+    counts = np.array([base.shape[-1], head.shape[-1]])
+    means = np.stack([base.mean(axis=-1), head.mean(axis=-1)], axis=-1)
+    errors = np.stack([base.var(axis=-1, ddof=1), head.var(axis=-1, ddof=1)], axis=-1) / counts
+    # Figures that are all alike have been rounded: they scatter by less than can be seen.
+    error = np.maximum(errors.sum(axis=-1), 1e-30)
+    freedom = error**2 / np.maximum((errors**2 / (counts - 1)).sum(axis=-1), 1e-60)
+    shift = (means[..., 1] - means[..., 0]) / np.sqrt(error)
+    return np.asarray(stdtr(np.clip(freedom, 1, counts.sum() - 2), -shift))
 
 
 def last_digit(base: Floats, head: Floats, printed: float) -> Floats:
