@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from asv_bench.compare.builds import builds_say
+from asv_bench.compare.judging import builds_say
 from asv_bench.compare.plan import LEAST_CAP, LEAST_FOR_LOCATION, ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.measure.samples import Pair

@@ -8,9 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from asv_bench.compare.builds import builds_say
 from asv_bench.compare.checks import CheckAnswer, answer_of, why_void
-from asv_bench.compare.judging import Evidence, judge, weigh, why_open
+from asv_bench.compare.judging import Evidence, builds_say, judge, weigh, why_open
 from asv_bench.compare.noise_pools import NoisePools, Pool
 from asv_bench.compare.plan import ComparisonPlan, Criterion, Look
 from asv_bench.compare.verdict import Comparison, Verdict, is_time

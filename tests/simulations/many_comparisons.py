@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asv_bench.compare.builds import Builds
-from asv_bench.compare.judging import over_builds, significant_among, verdicts, weigh_costs
+from asv_bench.compare.judging import Builds, over_builds, significant_among, verdicts, weigh_costs
 from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
 from asv_bench.stats.paired import POOL_SIZE, Bools, Floats
