@@ -9,13 +9,15 @@ from typing import Any
 
 from rich.console import Console
 
-from asv_bench.compare.advice import advice, beside_cpu, estimate_text
 from asv_bench.compare.checks import CheckAnswer, in_words
 from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import (
+    advice,
+    beside_cpu,
     clock_findings,
     comparison_table,
+    estimate_text,
     headline,
     others_lines,
     worst_first,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from simulated_pairs import BASE, HEAD, ScriptedPairs, pair_of, seconds
 
-from asv_bench.compare.advice import advice, beside_cpu, estimate_text, pairs_to_tell
 from asv_bench.compare.comparison import CommitComparison, with_pairs
 from asv_bench.compare.plan import ComparisonPlan
+from asv_bench.compare.tables import advice, beside_cpu, estimate_text, pairs_to_tell
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Pair
