@@ -108,12 +108,13 @@ class ComparisonPlan:
             # Signs alone cannot be significant: the last look has what the ones before it leave.
             early = [look for look in EARLY_LOOKS if look.pairs < pairs]
             test = Criterion.SEPARATION if pairs == LEAST_CAP else Criterion.RANK_SUM
-            last = Look(pairs, test, *_left(early))
-            return cls(looks=(*early, last), max_discarded=max(4, pairs // 2))
-        # Even, so that at a look both orders of a pair are equally frequent.
-        location = {2 * round(pairs * look / LOCATION_LOOKS[-1] / 2) for look in LOCATION_LOOKS}
-        location = {look for look in location if LOCATION_LOOKS[0] <= look < pairs}
-        return cls(looks=looks_at(*sorted(location), pairs), max_discarded=max(4, pairs // 2))
+            looks = (*early, Look(pairs, test, *_left(early)))
+        else:
+            # Even, so that at a look both orders of a pair are equally frequent.
+            even = {2 * round(pairs * look / LOCATION_LOOKS[-1] / 2) for look in LOCATION_LOOKS}
+            location = sorted(look for look in even if LOCATION_LOOKS[0] <= look < pairs)
+            looks = looks_at(*location, pairs)
+        return cls(looks=looks, max_discarded=max(4, pairs // 2))
 
     def with_margin(self, fraction: float) -> ComparisonPlan:
         """The plan for which so large a difference matters, and a smaller one does not."""
@@ -142,27 +143,23 @@ class ComparisonPlan:
 
     def difference_level(self, number: int, share: float) -> float:
         """One-sided level at a look, in either direction, where alpha is divided by `share`."""
-        alpha = self.alpha / share
-        look = self.looks[number]
-        if look.test is not Criterion.LOCATION:
-            return look.share * alpha / 2
-        pairs, place = self._location(number)
-        return look_levels(pairs, _left(self.looks)[0] * alpha)[place] / 2
+        return self._level(number, self.alpha / share, 0) / 2
 
     def equivalence_level(self, number: int) -> float:
         """Level of each one-sided test of equivalence at a look."""
-        look = self.looks[number]
-        if look.test is not Criterion.LOCATION:
-            return look.equivalence_share * self.equivalence_alpha
-        pairs, place = self._location(number)
         # Half of a two-sided test of twice the error: a path that crosses both its bounds is too
         # rare to matter.
-        return look_levels(pairs, 2 * _left(self.looks)[1] * self.equivalence_alpha)[place] / 2
+        return self._level(number, 2 * self.equivalence_alpha, 1) / 2
 
-    def _location(self, number: int) -> tuple[tuple[int, ...], int]:
-        """The pairs of all looks at location, and which of them a look is."""
-        pairs = tuple(look.pairs for look in self.looks if look.test is Criterion.LOCATION)
-        return pairs, number - (len(self.looks) - len(pairs))
+    def _level(self, number: int, alpha: float, error: int) -> float:
+        """Two-sided level of a look, where all may err with alpha, in the first or second error."""
+        look = self.looks[number]
+        if look.test is not Criterion.LOCATION:
+            return (look.share, look.equivalence_share)[error] * alpha
+        # The last looks, all of them.
+        pairs = tuple(one.pairs for one in self.looks if one.test is Criterion.LOCATION)
+        levels = look_levels(pairs, _left(self.looks)[error] * alpha)
+        return levels[number - len(self.looks)]
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON-ready values, with the levels of each look for a single benchmark."""

@@ -90,10 +90,8 @@ class Repair:
         regression, remainder, repair = self.regression, self.remainder, self.repair
         verdicts = regression.verdict, remainder.verdict, repair.verdict
         its_parent, the_culprit = _said(regression, "its parent"), _said(repair, "the culprit")
-        before, now = (
-            f": the culprit is {its_parent}",
-            f": the head is {_said(remainder, 'the parent')}",
-        )
+        before = f": the culprit is {its_parent}"
+        now = f": the head is {_said(remainder, 'the parent')}"
         unclear = (one for one in (regression, remainder, repair) if not one.verdict.is_clear)
         reason = next((one.reason for one in unclear if one.reason), "")
         back = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -85,22 +85,21 @@ def comparison_table(
             (one.benchmark, verdict, one.effect, one.interval, *values, pairs, one.p, one.unit)
         )
     is_judged = any(one.verdict.is_clear or one.pairs_used or one.files for one in comparisons)
-    words = {one.word for one in comparisons if one.verdict in (Verdict.SLOWER, Verdict.FASTER)}
-    names = [one.benchmark for one in comparisons]
-    margins = {name: margin for name, margin in margins.items() if name in names}
-    enough = "four files a side" if any(one.files for one in comparisons) else "six pairs"
-    caption = _definition(plan, margins, words, enough) if is_judged else ""
+    caption = _definition(comparisons, plan, margins) if is_judged else ""
     return Table(COLUMNS, rows, title, caption)
 
 
 def _definition(
-    plan: ComparisonPlan, margins: Mapping[str, float], words: Collection[str], enough: str
+    comparisons: Sequence[Comparison], plan: ComparisonPlan, margins: Mapping[str, float]
 ) -> str:
-    """What the verdicts mean under this plan; `words` are what slower and faster are called."""
+    """What the verdicts mean under this plan, and what slower and faster are called here."""
     plain = [str(Verdict.SLOWER), str(Verdict.FASTER)]
-    others = sorted({*words}.difference(plain))
-    shown = others if others and not {*words}.intersection(plain) else [*plain, *others]
-    own = ", ".join(f"{100 * margin:g} % of {name}" for name, margin in margins.items())
+    words = {one.word for one in comparisons if one.verdict in plain}
+    others = sorted(words.difference(plain))
+    shown = others if others and not words.intersection(plain) else [*plain, *others]
+    names = {one.benchmark for one in comparisons}
+    own = ", ".join(f"{100 * margins[name]:g} % of {name}" for name in margins if name in names)
+    enough = "four files a side" if any(one.files for one in comparisons) else "six pairs"
     instead = f" Margins of their own: {own}." if own else ""
     return (
         f"{', '.join(shown)}: the change is real ({1000 * plan.alpha:.3g} in 1,000 comparisons "
@@ -113,8 +112,7 @@ def _definition(
 
 def worst_first(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """The comparisons in the order of `STYLES`, those of one verdict as they were."""
-    ranks = {verdict: rank for rank, verdict in enumerate(STYLES)}
-    return sorted(comparisons, key=lambda comparison: ranks[comparison.verdict])
+    return sorted(comparisons, key=lambda comparison: list(STYLES).index(comparison.verdict))
 
 
 def headline(comparisons: Sequence[Comparison]) -> str:
@@ -184,17 +182,14 @@ def advice(
     option: str,  # that allows more of them
 ) -> str:
     """A sentence for an inconclusive answer: what a verdict takes here; empty where unknown."""
-    is_open = answer.verdict is Verdict.INCONCLUSIVE and answer.effect is not None
-    if answer.control or not is_open or len(pairs) < _FEWEST:
+    effect, is_open = answer.effect, answer.verdict is Verdict.INCONCLUSIVE
+    if answer.control or effect is None or not is_open or len(pairs) < _FEWEST:
         return ""
-    # Of what some builds show alone, more pairs of the same builds show as much.
-    if builds_say(pairs, plan, answer.verdict)[0]:
-        return ""
-    effect = answer.effect or 0.0
-    shown = percentage(effect, 1, signed=True)
     deviation = statistics.stdev(pair.log_ratio for pair in pairs)
-    if not deviation:
-        return ""  # It has no noise, and more pairs would show the same.
+    # More pairs would show the same where there is no noise, or where some builds alone differ.
+    if not deviation or builds_say(pairs, plan, answer.verdict)[0]:
+        return ""
+    shown = percentage(effect, 1, signed=True)
     needed = pairs_to_tell(effect, deviation, plan)
     if needed > _MOST:
         return (
@@ -229,14 +224,13 @@ def beside_cpu(
     base, head = (np.log(side) for side in sides)
     effect = math.expm1(float(hodges_lehmann(head - base)))
     low, high = (math.expm1(float(one)) for one in shift_interval(head - base, plan.confidence)[:2])
-    margin = plan.margin
     if answer.verdict is Verdict.SLOWER and high < answer.effect / 2:
         meaning = "it waits longer"
     elif answer.verdict is Verdict.FASTER and low > answer.effect / 2:
         meaning = "it waits less"
-    elif not answer.verdict.is_clear and (low > margin or high < -margin):
+    elif not answer.verdict.is_clear and (low > plan.margin or high < -plan.margin):
         meaning = f"--metric {CPU} judges what it works"
-    elif answer.verdict is Verdict.EQUIVALENT and low > margin:
+    elif answer.verdict is Verdict.EQUIVALENT and low > plan.margin:
         meaning = "it works more while nobody waits"
     else:
         return ""
