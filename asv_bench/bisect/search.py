@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from asv_bench.bisect.finding import MOST_CONFIRMATIONS, Finding, Guess, Probe, Stage
-from asv_bench.bisect.searched import LASTING, SUSPECT, ComparedGap, Searched, answer, most_suspect
+from asv_bench.bisect.searched import LASTING, SUSPECT, ComparedGap, Searched, answer
 from asv_bench.compare.checks import ControlMoved
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -63,25 +63,22 @@ class Search(Searched):
 
         Raises CommitUnusable if one of the two ends cannot be measured.
         """
+        last = len(self.candidates) - 1
         try:
-            self._run()
+            self.gate = gate = self._compare(Stage.GATE, "gate", REFERENCE, last, share=1)
+            if gate.verdict is Verdict.FAILED:
+                raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
+            if self.is_changed or self.plan.is_inside:
+                self._search(() if self.is_changed else self._places())
+                self._is_survey = self.plan.is_all or bool(self.confirmed and self._is_cheap())
+                if self._is_survey:
+                    self.curve.fewest = 1
+                    self._search(())
         except KeyboardInterrupt as error:
             if self.gate is None:
                 raise
             self.stopped = error
         return answer(self)
-
-    def _run(self) -> None:
-        last, alpha = len(self.candidates) - 1, self.plan.comparison.alpha
-        self.gate = gate = self._compare(Stage.GATE, "gate", REFERENCE, last, alpha)
-        if gate.verdict is Verdict.FAILED:
-            raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
-        if self.is_changed or self.plan.is_inside:
-            self._search(() if self.is_changed else self._places())
-            self._is_survey = self.plan.is_all or bool(self.confirmed and self._is_cheap())
-            if self._is_survey:
-                self.curve.fewest = 1
-                self._search(())
 
     def _is_cheap(self) -> bool:
         """Whether there is time to measure what was not, where steps that cancel may lie."""
@@ -105,19 +102,16 @@ class Search(Searched):
             if not any(map(self.is_largest, new)):
                 self.curve.expect_offsets()
 
-    def _compare(
-        self, stage: Stage, part: str, before: int, after: int, alpha: float
-    ) -> Comparison:
-        """Compare two commits, taking their pairs into the curve as well."""
+    def _compare(self, stage: Stage, part: str, before: int, after: int, share: int) -> Comparison:
+        """Compare two commits at a `share`-th of the error; their pairs go into the curve, too."""
         base, head = self._hash(before), self._hash(after)
 
         def on_pair(progress: Headway, pairs: Mapping[str, Pair]) -> None:
             pair = pairs.get(self.metric.name)
             self._report(stage, before, after, pair, "" if pair else "one of its processes failed")
 
-        plan = replace(self.plan.comparison, alpha=alpha)
-        metrics = [self.metric, *self.controls]
-        pools = {self.metric.name: self.pool}
+        plan = replace(self.plan.comparison, alpha=self.plan.comparison.alpha / share)
+        metrics, pools = [self.metric, *self.controls], {self.metric.name: self.pool}
         comparison = CommitComparison(two_cells(base, head), metrics, plan, pools)
         try:
             compared, *_ = comparison.run(self.source_of(part), on_pair)
@@ -131,13 +125,8 @@ class Search(Searched):
 
     def _confirm(self, gap: Gap, share: int) -> None:
         """Compare the newest commit of a gap with the one before it; they share the error."""
-        comparison = self._compare(
-            Stage.CONFIRMATION,
-            f"confirmation {len(self.suspicions) + 1}",
-            gap.commits.start - 1,
-            gap.commits[-1],
-            self.plan.comparison.alpha / share,
-        )
+        part, before = f"confirmation {len(self.suspicions) + 1}", gap.commits.start - 1
+        comparison = self._compare(Stage.CONFIRMATION, part, before, gap.commits[-1], share)
         expected = Verdict.SLOWER if gap.effect > 0 else Verdict.FASTER
         is_confirmed = comparison.verdict is expected
         self.suspicions[gap.commits] = ComparedGap(gap, comparison, is_confirmed)
@@ -223,17 +212,13 @@ class Search(Searched):
     def _is_located(self, gap: Gap) -> bool:
         """Whether a step lies there, at one commit, and was not compared yet."""
         is_certain = gap.is_atomic and gap.probability >= self.plan.certain
-        return is_certain and gap.commits not in self.suspicions and self._matters(gap)
-
-    def _matters(self, gap: Gap) -> bool:
-        """Whether a step there is worth looking for, beside what the ends differ by."""
-        return abs(gap.effect) >= self.least_step
+        return is_certain and gap.commits not in self.suspicions and self.matters(gap)
 
     def _is_open(self, gap: Gap) -> bool:
         """Whether there may be a step of which pairs with the good end would tell more."""
         suspicion = self.suspicions.get(gap.commits)
         if suspicion is None:
-            return self._matters(gap) and not self._is_located(gap)
+            return self.matters(gap) and not self._is_located(gap)
         return suspicion.is_confirmed and gap.probability < LASTING
 
     def _take(self, request: RoundRequest, future: Future[Round]) -> None:
@@ -260,25 +245,20 @@ class Search(Searched):
         self.curve.exclude(index)
         self.unmeasurable[error.commit] = reason
 
-    def _report(
-        self, stage: Stage, before: int, after: int, pair: Pair | None, failure: str
-    ) -> None:
+    def _report(self, stage: Stage, before: int, after: int, pair: Pair | None, why: str) -> None:
         """Take in a pair, and tell of it."""
-        if pair is not None:
-            self.higher_is_better = pair.higher_is_better
-            if pair.discarded is None:
-                self.curve.observe(before, after, [pair.log_ratio])
-                if stage is Stage.GATE:
-                    self._of_gate.append(pair)
+        if pair is not None and pair.discarded is None:
+            self.curve.observe(before, after, [pair.log_ratio])
+            if stage is Stage.GATE:
+                self._of_gate.append(pair)
         guess = self._guess() if stage is Stage.SEARCH else None
-        probe = Probe(stage, self._hash(before), self._hash(after), pair, failure, guess)
+        probe = Probe(stage, self._hash(before), self._hash(after), pair, why, guess)
         self.on_probe(probe)
 
     def _guess(self) -> Guess:
         """Where a step is most probable that was not compared yet."""
         gaps = [gap for gap in self.curve.gaps() if gap.commits not in self.suspicions]
-        is_proven = self.is_changed and not self.confirmed
-        indices, probability = most_suspect(gaps, is_proven=is_proven)
+        indices, probability = self.most_suspect(gaps)
         return Guess(self.commits(indices), probability, self.curve.pairs_left())
 
     def _hash(self, index: int) -> str:

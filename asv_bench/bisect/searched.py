@@ -66,7 +66,6 @@ class Searched:
     suspicions: dict[range, ComparedGap] = field(default_factory=dict)
     unmeasurable: dict[str, str] = field(default_factory=dict)
     pairs: int = 0
-    higher_is_better: bool = False
     stopped: KeyboardInterrupt | None = None  # what ended it early: Ctrl-C, or that time was up
 
     def __post_init__(self) -> None:
@@ -82,10 +81,10 @@ class Searched:
         """What of it the confirmed steps do not explain."""
         return self.total - sum(self._cost(one.comparison) for one in self.confirmed)
 
-    @property
-    def least_step(self) -> float:
-        """The smallest step that is looked for."""
-        return 0.0 if self.plan.is_all or not self.is_changed else _REST * abs(self.total)
+    def matters(self, gap: Gap) -> bool:
+        """Whether a step there is worth looking for, beside what the ends differ by."""
+        is_any = self.plan.is_all or not self.is_changed
+        return is_any or abs(gap.effect) >= _REST * abs(self.total)
 
     def rise(self, gap: Gap) -> float:
         """By how much a gap rises in the direction that is looked for."""
@@ -106,8 +105,7 @@ class Searched:
 
     def _cost(self, comparison: Comparison) -> float:
         """A comparison's effect as a rise of the curve in the direction."""
-        change = math.log1p(comparison.effect or 0.0)
-        return self.direction.sign * (-change if self.higher_is_better else change)
+        return self.direction.sign * self._turn * math.log1p(comparison.effect or 0.0)
 
     @property
     def is_changed(self) -> bool:
@@ -121,11 +119,38 @@ class Searched:
 
     def effect(self, cost: float) -> float:
         """The change of the figure itself, of a rise of the curve."""
-        return math.expm1(-cost if self.higher_is_better else cost)
+        return math.expm1(self._turn * cost)
+
+    @property
+    def _turn(self) -> int:
+        """What turns logarithms of figures into costs, and back."""
+        return -1 if self.metric.better == "higher" else 1
 
     def commits(self, indices: range) -> tuple[str, ...]:
         """Full hashes."""
         return tuple(self.candidates[index] for index in indices)
+
+    def most_suspect(self, gaps: Sequence[Gap]) -> tuple[range, float]:
+        """The commits at which a step is most probable, and how probable it is.
+
+        Where no gap between measured commits is `SUSPECT`, they are the range in which a change
+        must lie that the ends prove and no step explains, and else none: the probability is then
+        that there is no step.
+        """
+        best = max(gaps, key=lambda gap: gap.probability, default=None)
+        if best is not None and best.probability >= SUSPECT:
+            return best.commits, best.probability
+        if best is None or not self.is_changed or self.confirmed:
+            return range(0), 1.0 if best is None else 1.0 - best.probability
+        inside, outside = list(gaps), 1.0
+        while len(inside) > 1:
+            end = 0 if inside[0].probability <= inside[-1].probability else -1
+            without = outside * (1.0 - inside[end].probability)
+            if without < _RANGE:
+                break
+            outside = without
+            del inside[end]
+        return range(inside[0].commits.start, inside[-1].commits.stop), outside
 
 
 def answer(known: Searched) -> Finding:
@@ -139,8 +164,7 @@ def answer(known: Searched) -> Finding:
     if main is not None:
         suspects, probability = main.gap.commits, main.gap.probability
     elif gaps and shape is RangeShape.UNRESOLVED:
-        is_proven = known.is_changed and not known.confirmed
-        suspects, probability = most_suspect(gaps, is_proven=is_proven)
+        suspects, probability = known.most_suspect(gaps)
     is_unsearched = (
         outcome is Outcome.NONE and not known.plan.is_inside and len(known.candidates) > 1
     )
@@ -200,31 +224,9 @@ def _review(known: Searched) -> None:
     """See the suspicions as they are at the end, when more is known of the commits around."""
     now = {gap.commits: gap for gap in known.curve.gaps()}
     for commits, one in known.suspicions.items():
-        lasts = one.is_confirmed and now[commits].probability >= LASTING
         gap = now.get(commits, one.gap)
+        lasts = one.is_confirmed and gap.probability >= LASTING
         known.suspicions[commits] = replace(one, gap=gap, is_confirmed=lasts)
-
-
-def most_suspect(gaps: Sequence[Gap], *, is_proven: bool) -> tuple[range, float]:
-    """The commits at which a step is most probable, and how probable it is.
-
-    Where no gap between measured commits is `SUSPECT`, they are the range in which a change must
-    lie that `is_proven`, and else none: the probability is then that there is no step.
-    """
-    best = max(gaps, key=lambda gap: gap.probability, default=None)
-    if best is not None and best.probability >= SUSPECT:
-        return best.commits, best.probability
-    if best is None or not is_proven:
-        return range(0), 1.0 if best is None else 1.0 - best.probability
-    inside, outside = list(gaps), 1.0
-    while len(inside) > 1:
-        end = 0 if inside[0].probability <= inside[-1].probability else -1
-        without = outside * (1.0 - inside[end].probability)
-        if without < _RANGE:
-            break
-        outside = without
-        del inside[end]
-    return range(inside[0].commits.start, inside[-1].commits.stop), outside
 
 
 def _outcome(
@@ -292,8 +294,7 @@ def _main(known: Searched) -> ComparedGap | None:
         effect = abs(math.log1p(one.comparison.effect or 0.0))
         return one.is_confirmed, effect if one.is_confirmed else one.gap.probability
 
-    sign = known.direction.sign
-    fitting = [one for one in known.suspicions.values() if sign * one.gap.effect > 0]
+    fitting = [one for one in known.suspicions.values() if known.rise(one.gap) > 0]
     return max(fitting, key=size, default=None)
 
 

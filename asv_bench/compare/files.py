@@ -21,19 +21,18 @@ LEAST = 3
 _UNLIKE = 0.7
 """Of a level that modes leave to so few files, what a test has: sides may scatter unlike."""
 
-
 Figures: TypeAlias = Mapping[Metric, tuple[Sequence[float], Sequence[float]]]
 """Of base and head, one a file."""
 
 
 def plan_of_files(base: int, head: int, margin: float) -> ComparisonPlan:
     """How so many files a side are judged: at the plan's levels, or at those that can be kept."""
-    if min(base, head) < LEAST:
+    if (fewest := min(base, head)) < LEAST:
         raise Refused(
             f"{base} and {head} files are too few to judge by; give at least {LEAST} a side, each "
             f"of a run of its own."
         )
-    plan, fewest = ComparisonPlan().with_margin(margin), min(base, head)
+    plan = ComparisonPlan().with_margin(margin)
     # Runs with two modes, narrow and far apart, lie apart by side as often by chance.
     modes = 2 * 4.0**-fewest
     share = 1.0 if modes <= plan.alpha else _UNLIKE
