@@ -57,9 +57,7 @@ def test_advice_names_pairs_minutes_and_a_quieter_metric() -> None:
     assert "or --metric cpu_s, which varies by 0.9 % here and not by " in said
     assert "--metric" not in advice(answered(pairs), pairs, PLAN, {}, 1, "--pairs")
     assert advice(answered(pairs, Verdict.SLOWER), pairs, PLAN, others, 1, "--pairs") == ""
-
-
-def test_an_effect_as_large_as_the_margin_is_told_by_no_number_of_pairs() -> None:
+    # An effect as large as the margin is told by no number of pairs.
     pairs = [pair_of(1.0, 1.00999 + 0.02 * (-1) ** n, benchmark="wall_s") for n in range(12)]
     assert "decide what matters" in advice(answered(pairs), pairs, PLAN, {}, 1, "--pairs")
 

@@ -232,23 +232,32 @@ def test_a_seam_of_two_pairs_is_a_difference_within_one_commit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "noise", "test", "pairs"),
+    ("effect", "noise", "sessions", "test", "pairs"),
     [
-        (0.02, 0.2, "pooled ranks", 3),
-        (-0.02, 0.2, "pooled ranks", 3),
-        (0.0, 0.2, "pooled ranks", 4),
+        (0.02, 0.2, 8, "pooled ranks", 3),
+        (-0.02, 0.2, 8, "pooled ranks", 3),
+        (0.0, 0.2, 8, "pooled ranks", 4),
+        # Three or four pairs need the noise of several sessions.
+        (0.02, 0.2, 1, "pooled ranks", 5),
+        (0.02, 0.2, 7, "pooled ranks", 5),
         # A run that is noisier than the pool.
-        (0.02, 20, "signed ranks and signs", 24),
+        (0.02, 20, 8, "signed ranks and signs", 24),
     ],
 )
 def test_few_pairs_are_enough_where_the_noise_is_known_and_the_run_is_as_quiet(
-    effect: float, noise: float, test: str, pairs: int
+    effect: float, noise: float, sessions: int, test: str, pairs: int
 ) -> None:
-    pool = np.random.default_rng(5).normal(0, 0.001, 40).tolist()
+    pool = Pool(np.random.default_rng(5).normal(0, 0.001, 40).tolist(), sessions)
     source = ScriptedPairs(lambda name, number: (1 + effect) * math.exp(noise * pool[number]))
     (answer,) = CommitComparison(DESIGN, seconds("b"), pools={"b": pool}).run(source)
-    assert answer.verdict.is_clear
-    assert (answer.test, answer.pairs_used) == (test, pairs)
+    verdicts = {0.02: Verdict.SLOWER, -0.02: Verdict.FASTER, 0.0: Verdict.EQUIVALENT}
+    assert answer.verdict is verdicts[effect]
+    assert (answer.test, answer.pairs_used, answer.confidence) == (test, pairs, 0.95)
+    if test == "pooled ranks":
+        # As wide as the noise that is known lets so few pairs be off, not as they happen to lie.
+        assert answer.interval is not None
+        half = (answer.interval[1] - answer.interval[0]) / 2
+        assert half == pytest.approx((1 + effect) * 2.02 * np.std(pool) / pairs**0.5, rel=0.02)
 
 
 def test_the_latest_differences_of_a_benchmark_are_kept(tmp_path: Path) -> None:
@@ -279,20 +288,6 @@ def test_a_pool_knows_from_how_many_sessions_it_comes(tmp_path: Path) -> None:
     calibrating.add({"a": pairs[:30]}, are_same=True)
     pool = NoisePools(record, tmp_path / "calibrated").of(["a"])["a"]
     assert (len(pool), pool.sessions) == (40, 1)
-
-
-@pytest.mark.parametrize(("sessions", "pairs"), [(1, 5), (7, 5), (8, 3)])
-def test_three_pairs_need_the_noise_of_several_sessions(sessions: int, pairs: int) -> None:
-    pool = np.random.default_rng(5).normal(0, 0.001, 40).tolist()
-    source = ScriptedPairs(lambda name, number: 1.02 * math.exp(0.2 * pool[number]))
-    pools = {"b": Pool(pool, sessions)}
-    (answer,) = CommitComparison(DESIGN, seconds("b"), pools=pools).run(source)
-    assert (answer.verdict, answer.pairs_used) == (Verdict.SLOWER, pairs)
-    # As wide as the noise that is known lets so few pairs be off, not as they happen to lie.
-    assert answer.interval is not None
-    half = (answer.interval[1] - answer.interval[0]) / 2
-    assert half == pytest.approx(1.02 * 2.02 * np.std(pool) / pairs**0.5, rel=0.02)
-    assert answer.confidence == 0.95
 
 
 @pytest.mark.parametrize(

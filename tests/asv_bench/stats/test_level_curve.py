@@ -131,9 +131,7 @@ def test_the_commit_in_the_middle_of_the_suspects_is_asked_first() -> None:
     for commit in (7, 8, 15, 31):
         curve.observe(REFERENCE, commit, quiet_ratios(levels[commit]))
     assert curve.most_informative() in range(16, 31)
-
-
-def test_quiet_pairs_measured_together_split_the_range() -> None:
+    # Pairs that are measured together split the range.
     curve = LevelCurve(64, MARGIN)
     curve.observe(REFERENCE, 63, quiet_ratios(0.05, 16))
     pending: list[int] = []

@@ -248,6 +248,13 @@ def test_many_comparisons_at_once_are_each_tested_alone() -> None:
             assert found[place] == location_p(alone, alternative)
             assert (low[place], high[place]) == shift_interval(alone, 0.95)[:2]
             assert hodges_lehmann(many)[place] == hodges_lehmann(alone)
+    draws = np.random.default_rng(2)
+    base, head, pool = (draws.normal(0, 1, (50, size)) for size in (4, 4, 40))
+    head += 6
+    for test in (rank_sum_p, separation_p):
+        assert list(test(base, head)) == [test(b, h) for b, h in zip(base, head, strict=True)]
+    each = [pooled_p(b, h, p) for b, h, p in zip(base, head, pool, strict=True)]
+    assert list(pooled_p(base, head, pool)) == each
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -323,16 +330,6 @@ def test_a_pool_tighter_than_this_run_does_not_serve() -> None:
     assert fits_pool(np.array([0.001, -0.002]), pool)
     assert not fits_pool(np.array([0.0001, 0.02]), pool)
     assert not fits_pool(np.array([0.0025, -0.0025, 0.0025]), pool)
-
-
-def test_many_comparisons_of_few_pairs_are_each_by_itself() -> None:
-    random = np.random.default_rng(2)
-    base, head, pool = (random.normal(0, 1, (50, size)) for size in (4, 4, 40))
-    head += 6
-    for test in (rank_sum_p, separation_p):
-        assert list(test(base, head)) == [test(b, h) for b, h in zip(base, head, strict=True)]
-    alone = [pooled_p(b, h, p) for b, h, p in zip(base, head, pool, strict=True)]
-    assert list(pooled_p(base, head, pool)) == alone
 
 
 RANDOM = np.random.default_rng(5)
