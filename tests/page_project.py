@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ class PageProject:
             "started": "2026-11-21T10:00:00+00:00",
             "machine": {"name": HERE},
             "settings": {"subject": {"kind": "kvtrail"}},
-            "results": {"comparisons": [replace(said, effect=0.081, pairs_used=6).to_json()]},
+            "results": {"comparisons": [asdict(replace(said, effect=0.081, pairs_used=6))]},
         }
         (folder / "runs").mkdir()
         (folder / "runs" / "compare-20261121T100000-1.json").write_text(json.dumps(record))

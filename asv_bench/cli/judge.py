@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import Annotated
 
 import msgspec
@@ -94,7 +95,7 @@ def judge(
         "exit_code": int(conclusion.code),
         "answer": conclusion.heading,
         "outcome": conclusion.code.name.lower(),
-        "comparisons": [one.to_json() for one in comparisons],
+        "comparisons": list(map(asdict, comparisons)),
         "interrupted": False,
         "so_far": False,
         **conclusion.results,

@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -49,10 +49,6 @@ class CheckAnswer:
     def sentence(self) -> str:
         """The answer, for people."""
         return f"{self.check}: {self.what}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The answer as JSON-ready values."""
-        return asdict(self)
 
 
 _WORDS = {

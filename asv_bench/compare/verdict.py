@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class Verdict(StrEnum):
@@ -97,10 +96,6 @@ class Comparison:
         """The answer where both commits hold the same files, which are not measured."""
         reason = "what is measured is the same in both, nothing to measure; --anyway measures it"
         return cls(benchmark, base, head, Verdict.SAME, reason=reason, unit=unit)
-
-    def to_json(self) -> dict[str, Any]:
-        """The comparison as JSON-ready values."""
-        return asdict(self)
 
 
 class Standing(StrEnum):

@@ -159,7 +159,7 @@ class JudgedChange:
             **self.change.to_json(),
             "standing": self.standing,
             "acknowledged": self.acknowledged or None,
-            "confirmation": self.answer and self.answer.to_json(),
+            "confirmation": self.answer and asdict(self.answer),
         }
 
 

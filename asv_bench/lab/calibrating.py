@@ -79,7 +79,7 @@ class PlantedTrial:
     def to_json(self) -> dict[str, Any]:
         """The trial as JSON-ready values."""
         own = {name: getattr(self, name) for name in ("name", "planted", "holds", "seconds")}
-        return {**own, **self.comparison.to_json()}
+        return {**own, **asdict(self.comparison)}
 
 
 def are_sound(trials: Sequence[PlantedTrial]) -> bool:

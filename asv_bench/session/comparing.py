@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -63,7 +63,7 @@ class Conclusion:
             heading=heading,
             sentences=[*said, *(one.sentence for one in checks)],
             code=code if code is ExitCode.OTHER_RESULT else self.code,
-            results={**self.results, "checks": [one.to_json() for one in checks]},
+            results={**self.results, "checks": list(map(asdict, checks))},
         )
 
 
@@ -358,7 +358,7 @@ class Comparing(Judging):
     def results(self) -> dict[str, Any]:
         return {
             "answer": self._conclusion.heading or self._ending,
-            "comparisons": [comparison.to_json() for comparison in self._comparisons],
+            "comparisons": list(map(asdict, self._comparisons)),
             "others": self._subject.others,
             "why": self._why,
             "pools": {name: len(pool) for name, pool in self._pools.items()},
