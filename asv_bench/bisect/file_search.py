@@ -131,8 +131,7 @@ class FileSearch:
         """
         gate: Comparison | None = None
         try:
-            ends = two_cells(self.parent, self.whole)
-            [gate], _ = self._compare("gate", ends, self.plan.comparison.alpha)
+            [gate], _ = self._compare("gate", two_cells(self.parent, self.whole))
             if gate.verdict is Verdict.FAILED:
                 raise MeasurementFailed(f"the two ends could not be compared: {gate.reason}")
             if gate.verdict is not self.direction.verdict:
@@ -150,15 +149,9 @@ class FileSearch:
         # A whole without a smaller part is an answer, unless something kept from finding one.
         is_whole = not (guilty or self.stopped or self._is_unclear())
         is_found = is_whole or any(one.is_confirmed for one in guilty)
-        return FileFinding(
-            Outcome.FOUND if is_found else Outcome.INCONCLUSIVE,
-            self.direction,
-            reason,
-            gate,
-            tuple(guilty),
-            tuple(self._tries.values()),
-            self._is_cut,
-        )
+        outcome = Outcome.FOUND if is_found else Outcome.INCONCLUSIVE
+        found, tries = tuple(guilty), tuple(self._tries.values())
+        return FileFinding(outcome, self.direction, reason, gate, found, tries, self._is_cut)
 
     def _search(self) -> str:
         """Find the sets; why there are no more."""
@@ -219,8 +212,7 @@ class FileSearch:
         try:
             base = self.commit_of(before)
             commit = self.commit_of(tuple(sorted((*before, *changes))))
-            alpha = self.plan.comparison.alpha
-            [compared], _ = self._compare("parts", two_cells(base, commit), alpha)
+            [compared], _ = self._compare("parts", two_cells(base, commit))
         except GitError as error:
             return FileTry(before, changes, None, str(error))
         except CommitUnusable as error:
@@ -232,12 +224,11 @@ class FileSearch:
         return FileTry(before, changes, compared)
 
     def _compare(
-        self, part: str, design: Design, alpha: float
+        self, part: str, design: Design, alpha: float | None = None
     ) -> tuple[list[Comparison], CommitComparison]:
-        """The answers, and the comparison that they come from."""
-        plan = replace(self.plan.comparison, alpha=alpha)
-        names = design.named([self.metric])
-        metrics = [self.metric, *self.controls]
+        """The answers, at the plan's alpha or another, and the comparison that they come from."""
+        plan = replace(self.plan.comparison, alpha=alpha or self.plan.comparison.alpha)
+        metrics, names = [self.metric, *self.controls], design.named([self.metric])
         comparison = CommitComparison(design, metrics, plan, dict.fromkeys(names, self.pool))
 
         def on_pair(now: Headway, pairs: Mapping[str, Pair]) -> None:

@@ -45,11 +45,6 @@ class CheckAnswer:
     what: str  # the verdict in words, and what differed first, or by how much
     lives: int = 0  # of either end
 
-    @property
-    def sentence(self) -> str:
-        """The answer, for people."""
-        return f"{self.check}: {self.what}"
-
 
 _WORDS = {
     Verdict.DIFFERS: "other result",

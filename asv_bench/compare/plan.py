@@ -177,7 +177,5 @@ class ComparisonPlan:
 
 def _left(looks: Sequence[Look]) -> tuple[float, float]:
     """What looks leave of both errors."""
-    return (
-        1 - sum(look.share for look in looks),
-        1 - sum(look.equivalence_share for look in looks),
-    )
+    difference = 1 - sum(look.share for look in looks)
+    return difference, 1 - sum(look.equivalence_share for look in looks)
