@@ -346,6 +346,6 @@ def _p_values(test: Criterion, base: Floats, head: Floats, pool: Floats, own: Fl
         case Criterion.RANK_SUM:
             return paired.guarded_rank_sum_p(base, head)
         case Criterion.LOCATION:
-            return paired.location_p(head - base, "greater")
+            return paired.location_p(head - base, is_two_sided=False)
         case Criterion.UNPAIRED:
             return paired.unpaired_p(base, head)

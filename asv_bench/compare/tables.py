@@ -288,4 +288,4 @@ def clock_findings(pairs: Iterable[Pair]) -> list[str]:
 
 def _lie_on_one_side(shifts: Sequence[float]) -> bool:
     """Whether they do by more than chance; of few, all of them."""
-    return float(location_p(shifts, "two-sided")) <= max(_LEVEL, smallest_p(len(shifts)))
+    return float(location_p(shifts, is_two_sided=True)) <= max(_LEVEL, smallest_p(len(shifts)))

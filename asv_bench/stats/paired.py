@@ -30,14 +30,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
-Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
 
 NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
@@ -58,14 +57,15 @@ _LEFT_OUT = 0.25
 """Of windows, at either end of their ratios."""
 
 
-def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -> Floats:
+def location_p(log_ratios: Sequence[float] | Floats, *, is_two_sided: bool) -> Floats:
     """The exact p-value of the better of two tests that the centre is 0: Wilcoxon's and the sign's.
 
     Wilcoxon's test sees more in noise that is alike in all pairs, but three outliers on the wrong
     side, which get its highest ranks, blind it at small levels; the sign test does not mind them.
-    The smaller of both p-values is referred to its own distribution over all signs.
+    The smaller of both p-values is referred to its own distribution over all signs. One-sided it is
+    small where the centre is positive.
 
-    Where the centre is 0 each ratio is as likely to be positive ("greater") as negative ("less").
+    Where the centre is 0 each ratio is as likely to be positive as negative.
     Exact with ties; zeros are ranked and count for neither side (Pratt 1959).
     """
     values = np.asarray(log_ratios, np.float64)
@@ -76,7 +76,7 @@ def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -
         for below in (np.less, np.less_equal)
     )
     ranks[values == 0] = 0
-    is_up = values < 0 if alternative == "less" else values > 0
+    is_up = values > 0
     sums, numbers = (ranks * is_up).sum(axis=-1), is_up.sum(axis=-1)
     # Without ties all comparisons have the same ranks, and one table.
     kinds, kind_of = np.unique(
@@ -85,7 +85,7 @@ def location_p(log_ratios: Sequence[float] | Floats, alternative: Alternative) -
     kind_of = kind_of.reshape(sums.shape)
     p_values = np.empty(sums.shape)
     for number, kind in enumerate(kinds):
-        table = _smaller_p(tuple(kind[kind > 0].tolist()), alternative == "two-sided")
+        table = _smaller_p(tuple(kind[kind > 0].tolist()), is_two_sided)
         those = kind_of == number
         p_values[those] = table[sums[those], numbers[those]]
     return p_values
