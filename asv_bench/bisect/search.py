@@ -151,8 +151,6 @@ class Search(Searched):
 
     def _tells_by_single_lives(self) -> bool:
         """Whether the ends lie so far apart that one life says on which side a commit is."""
-        if not self._of_gate:
-            return False
         ends = zip(*(pair.costs for pair in self._of_gate), strict=True)
         is_steady = all(robust_sigma(costs) <= _STEADY for costs in ends)
         return is_steady and abs(self.total) >= _FAR

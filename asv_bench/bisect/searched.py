@@ -100,7 +100,7 @@ class Searched:
         if self.plan.is_all or not self.is_changed:
             return False
         sizes = [self._cost(one.comparison) for one in self.confirmed]
-        may_be_left = max(_REST * abs(self.total), math.log1p(self.plan.comparison.margin))
+        may_be_left = max(_REST * abs(self.total), self.curve.margin)
         return max(sizes, default=0.0) > 0 and abs(self.rest) <= may_be_left
 
     def _cost(self, comparison: Comparison) -> float:
@@ -165,9 +165,6 @@ def answer(known: Searched) -> Finding:
         suspects, probability = main.gap.commits, main.gap.probability
     elif gaps and shape is RangeShape.UNRESOLVED:
         suspects, probability = known.most_suspect(gaps)
-    is_unsearched = (
-        outcome is Outcome.NONE and not known.plan.is_inside and len(known.candidates) > 1
-    )
     in_order = sorted(known.suspicions.values(), key=lambda one: one.gap.commits.start)
     return Finding(
         outcome=outcome,
@@ -186,22 +183,24 @@ def answer(known: Searched) -> Finding:
         },
         confirmations=tuple(one.comparison for one in known.suspicions.values()),
         unmeasurable=known.unmeasurable,
-        remark=NOT_LOOKED_FOR if is_unsearched else _left_over(known, outcome),
+        remark=_remark(known, outcome),
         shape=shape,
         steps=tuple(_step(known, one) for one in in_order),
         curve=tuple(_point(known, one) for one in known.curve.levels()) if known.pairs else (),
     )
 
 
-def _left_over(known: Searched, outcome: Outcome) -> str:
+def _remark(known: Searched, outcome: Outcome) -> str:
     """What a search with an answer did not explain, and which steps that cancel may be left."""
+    said, sign, plan = [], known.direction.sign, known.plan
     if outcome is Outcome.INCONCLUSIVE:
         return ""
-    said, sign, plan = [], known.direction.sign, known.plan
+    if outcome is Outcome.NONE and not plan.is_inside and len(known.candidates) > 1:
+        return NOT_LOOKED_FOR
     explained = known.effect(sign * (known.total - known.rest))
     low, high = known.gate.interval if known.gate and known.gate.interval else (0.0, 0.0)
     is_asked = known.is_changed and not plan.is_all and not low <= explained <= high
-    if is_asked and abs(known.rest) >= math.log1p(plan.comparison.margin):
+    if is_asked and abs(known.rest) >= known.curve.margin:
         left = known.effect(sign * known.rest)
         said.append(f"{left:+.1%} of what the ends differ by is not explained; --all goes on.")
     count, kind = len(known.curve.unmeasured()), kind_of(known.candidates[-1])
@@ -212,7 +211,7 @@ def _left_over(known: Searched, outcome: Outcome) -> str:
             f"are not seen; {'more of --most-pairs' if plan.is_all else '--all'} looks for them."
         )
     elif len(known.candidates) > 1:
-        size = math.expm1(max(_SEEN * known.curve.scale, math.log1p(plan.comparison.margin)))
+        size = math.expm1(max(_SEEN * known.curve.scale, known.curve.margin))
         said.append(
             f"Every {kind} that can be measured was: changes that cancel each other are seen 9 "
             f"times of 10 from about {percentage(size, 1)} on."
@@ -245,7 +244,7 @@ def _outcome(
             not one.is_confirmed and one.comparison.verdict is not Verdict.EQUIVALENT
             for one in known.suspicions.values()
         )
-        is_smaller = abs(known.curve.levels()[-1].mean) < math.log1p(plan.comparison.margin)
+        is_smaller = abs(known.curve.levels()[-1].mean) < known.curve.margin
         if is_open or is_smaller or pairs >= plan.most_pairs:
             reason = f"after {pairs} pairs of the search no commit is certain enough"
             return Outcome.INCONCLUSIVE, RangeShape.UNRESOLVED, reason
@@ -299,14 +298,9 @@ def _main(known: Searched) -> ComparedGap | None:
 
 
 def _step(known: Searched, one: ComparedGap) -> Step:
-    effect = one.comparison.effect
-    return Step(
-        commits=known.commits(one.gap.commits),
-        effect=known.effect(one.gap.effect) if effect is None else effect,
-        interval=one.comparison.interval,
-        probability=one.gap.probability,
-        confirmed=one.is_confirmed,
-    )
+    commits, effect = known.commits(one.gap.commits), one.comparison.effect
+    effect = known.effect(one.gap.effect) if effect is None else effect
+    return Step(commits, effect, one.comparison.interval, one.gap.probability, one.is_confirmed)
 
 
 def _point(known: Searched, level: Level) -> CurvePoint:

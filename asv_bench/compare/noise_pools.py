@@ -64,11 +64,11 @@ class NoisePools:
     def of(self, benchmarks: Sequence[str]) -> dict[str, Pool]:
         """Those benchmarks' pools that are full enough to judge by."""
         known = {name: self._pools.get(name, {}) for name in benchmarks}
-        pools = {
+        return {
             name: Pool(chain(*one.values()), len(one), self._pair_s.get(name, 0.0))
             for name, one in known.items()
+            if sum(map(len, one.values())) == POOL_SIZE
         }
-        return {name: pool for name, pool in pools.items() if len(pool) == POOL_SIZE}
 
     def add(self, pairs: Mapping[str, Sequence[Pair]], *, are_same: bool = False) -> None:
         """Add what pairs showed within a commit, and keep it; only the latest count.
