@@ -267,28 +267,29 @@ class LevelCurve:
         nodes = [REFERENCE, *sorted(self._ratios)]
         kept, emissions = self._emissions(nodes[1:])
         forward = [np.repeat(self._grid.start[:, None], kept.size, axis=1)]
-        moves, stays, moved = [], [], []
+        moves, moved, stayed = [], [], []
         log_evidence = np.log(self._prior)[:, None] + SHAPE_PRIOR[kept]
         for (older, newer), emission in zip(pairwise(nodes), emissions, strict=True):
             move, stay = self._grid.transitions(newer - older)
             if across := self._across.get((older, newer)):
                 factor = self._factor(across, kept)
                 move, stay = move[:, None] * factor, stay[:, None] * factor
-            moves.append(move)
-            stays.append(stay)
+            moves.append((move, stay))
             moved.append(_times(forward[-1], move))
+            stayed.append(_times(forward[-1], stay))
             ahead = moved[-1] * emission
             total = ahead.sum(axis=-1, keepdims=True) + TINY
             log_evidence = log_evidence + np.log(total[..., 0])
             forward.append(ahead / total)
         behind = np.ones_like(forward[0])
-        backward, weighed = [behind], []
-        for emission, move in zip(emissions[::-1], moves[::-1], strict=True):
+        backward, weighed, kept_level = [behind], [], []
+        for emission, (move, stay) in zip(emissions[::-1], moves[::-1], strict=True):
             seen = emission * behind
             seen = seen / (seen.max(axis=-1, keepdims=True) + TINY)
             behind = _times(seen, np.swapaxes(move, -1, -2))
             weighed.append(seen)
             backward.append(behind)
+            kept_level.append(_times(seen, np.swapaxes(stay, -1, -2)))
         weights = np.exp(log_evidence - log_evidence.max())
         weights = weights / weights.sum()
         left, here = np.stack(forward), np.stack(forward) * np.stack(backward[::-1])
@@ -296,8 +297,8 @@ class LevelCurve:
         levels = np.einsum("kcs,kcsl->kl", weights / total, here)
         share, whole, left = (weights / total)[:-1], here[:-1], left[:-1]
         right = np.stack(weighed[::-1])
-        flat = left * _all_times(right, [np.swapaxes(stay, -1, -2) for stay in stays])
-        reached = right * (np.stack(moved) - _all_times(left, stays))
+        flat = left * np.stack(kept_level[::-1])
+        reached = right * (np.stack(moved) - np.stack(stayed))
         flat, before, after = (
             np.maximum(0.0, np.einsum("kcs,kcsl->kl", share, part))
             for part in (flat, whole - flat, reached)
@@ -432,8 +433,3 @@ def _times(densities: Floats, matrices: Floats) -> Floats:
     if matrices.ndim == 3:
         return np.asarray(densities @ matrices)
     return np.asarray((densities[..., None, :] @ matrices)[..., 0, :])
-
-
-def _all_times(densities: Floats, matrices: Sequence[Floats]) -> Floats:
-    """The same for a stack of densities."""
-    return np.stack([_times(one, matrix) for one, matrix in zip(densities, matrices, strict=True)])
