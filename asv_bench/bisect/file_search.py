@@ -184,7 +184,10 @@ class FileSearch:
         while len(changes) > 1:
             at = sum(one < self.likely for one in changes)
             kinds = [one for one in (changes[:at], changes[at:]) if one]
-            chunks = kinds if parts == len(kinds) else _chunks(changes, parts)
+            # Of about the same size, neighbours together.
+            ends = [len(changes) * number // parts for number in range(parts + 1)]
+            chunks = [changes[start:end] for start, end in pairwise(ends)]
+            chunks = kinds if parts == len(kinds) else chunks
             # Of two chunks each is what the other leaves, and is tried once.
             smaller = [*chunks, *(tuple(x for x in changes if x not in one) for one in chunks)]
             found = next((one for one in smaller if self._has_effect(one, before)), None)
@@ -257,9 +260,3 @@ class FileSearch:
             share = share_in_rounds(of_whole, of_part, self.plan.comparison.confidence)
         is_confirmed = of_files.verdict is self.direction.verdict
         return Guilty(before, changes, of_files, rest, share, is_confirmed, alpha)
-
-
-def _chunks(changes: Changes, parts: int) -> list[Changes]:
-    """The changes in so many parts of about the same size, neighbours together."""
-    ends = [len(changes) * number // parts for number in range(parts + 1)]
-    return [changes[start:end] for start, end in pairwise(ends)]

@@ -134,7 +134,10 @@ class Search(Searched):
             self.on_confirmed(comparison)
 
     def _probe_until_settled(self, places: Sequence[int]) -> None:
-        is_single = self.is_changed and self._tells_by_single_lives()
+        # One life says on which side a commit is where the ends lie far apart, and lives do not.
+        ends = zip(*(pair.costs for pair in self._of_gate), strict=True)
+        is_steady = all(robust_sigma(costs) <= _STEADY for costs in ends)
+        is_single = self.is_changed and is_steady and abs(self.total) >= _FAR
 
         def next_round(running: Sequence[RoundRequest]) -> RoundRequest | None:
             if self.pairs + len(running) >= self.plan.most_pairs:
@@ -148,12 +151,6 @@ class Search(Searched):
             return RoundRequest(design, (self.metric.name,))
 
         Schedule(self.source_of("search")).measure(next_round, self._take)
-
-    def _tells_by_single_lives(self) -> bool:
-        """Whether the ends lie so far apart that one life says on which side a commit is."""
-        ends = zip(*(pair.costs for pair in self._of_gate), strict=True)
-        is_steady = all(robust_sigma(costs) <= _STEADY for costs in ends)
-        return is_steady and abs(self.total) >= _FAR
 
     def _pair_of(self, request: RoundRequest, measured: Round) -> Pair:
         """The pair of a round; a single life stands beside the middle one of the good end."""

@@ -90,14 +90,13 @@ def with_evidence(
 ) -> Comparison:
     """The same with the figures of both ends; inverted, the more of them the better."""
     effect, low, high = map(float, (entry.effect, *entry.interval))
-    interval = low, high
     if is_inverted:
         # The metric's own change: a fall of what should be high.
-        effect, interval = _inverse(effect), (_inverse(high), _inverse(low))
+        effect, high, low = (1.0 / (1.0 + one) - 1.0 for one in (effect, low, high))
     return replace(
         answer,
         effect=effect,
-        interval=interval,
+        interval=(low, high),
         confidence=entry.confidence,
         test=str(entry.test),
         p=min(1.0, 2 * float(entry.p)),
@@ -105,10 +104,6 @@ def with_evidence(
         base_value=statistics.median(base),
         head_value=statistics.median(head),
     )
-
-
-def _inverse(effect: float) -> float:
-    return 1.0 / (1.0 + effect) - 1.0
 
 
 class CommitComparison:

@@ -42,37 +42,35 @@ def look_levels(
     positions, mass = np.zeros(1), np.ones(1)
     for look in looks:
         now = look / looks[-1]
-        bound = _bound_crossed_by(spending(now, alpha) - spent, positions, mass, now - before)
+        allowed = spending(now, alpha) - spent
+        bound, crossed, positions, mass = _pass(allowed, positions, mass, now - before)
         levels.append(math.erfc(bound / math.sqrt(2 * now)))
-        spent += _crossing(bound, positions, mass, now - before)
-        positions, mass = _within(bound, positions, mass, now - before)
-        before = now
+        spent, before = spent + crossed, now
     return tuple(levels)
 
 
-def _crossing(bound: float, positions: Floats, mass: Floats, lapse: float) -> float:
-    """Probability of having crossed no bound so far and being beyond ±`bound` after a lapse."""
-    # Of the two bounds either is crossed as often: the paths are symmetric.
-    either = _erfc((bound - positions) / math.sqrt(2 * lapse))
-    return float(np.sum(mass * either))
+def _pass(
+    allowed: float, positions: Floats, mass: Floats, lapse: float
+) -> tuple[float, float, Floats, Floats]:
+    """The bound, either side, that so many paths have crossed after a lapse, and how many did.
 
+    Then the paths that are within it, on a grid whose weights are Simpson's.
+    """
 
-def _bound_crossed_by(probability: float, positions: Floats, mass: Floats, lapse: float) -> float:
-    return root(
-        lambda bound: probability - _crossing(bound, positions, mass, lapse), 0, _FAR, 1e-10
-    )
+    def crossing(bound: float) -> float:
+        # Of the two bounds either is crossed as often: the paths are symmetric.
+        either = _erfc((bound - positions) / math.sqrt(2 * lapse))
+        return float(np.sum(mass * either))
 
-
-def _within(bound: float, positions: Floats, mass: Floats, lapse: float) -> tuple[Floats, Floats]:
-    """The paths that are within the bound after a lapse, on a grid whose weights are Simpson's."""
-    step = math.sqrt(lapse)
+    bound, step = root(lambda one: allowed - crossing(one), 0, _FAR, 1e-10), math.sqrt(lapse)
     grid = np.linspace(-bound, bound, _GRID)
     moves = np.exp(-(((grid[:, None] - positions[None, :]) / step) ** 2) / 2)
     moves /= step * math.sqrt(2 * math.pi)
     simpson = np.full(_GRID, 2.0)
     simpson[1::2] = 4.0
     simpson[[0, -1]] = 1.0
-    return grid, simpson * ((grid[1] - grid[0]) / 3) * (moves @ mass)
+    within = simpson * ((grid[1] - grid[0]) / 3) * (moves @ mass)
+    return bound, crossing(bound), grid, within
 
 
 def rejected_in_turns(

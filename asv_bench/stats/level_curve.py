@@ -311,7 +311,11 @@ class LevelCurve:
     def _emissions(self, nodes: Sequence[int]) -> tuple[Places, Floats]:
         """The shapes that are probable at all, and likelihoods, [nodes, curves, shapes, levels]."""
         self._fit_grid()
-        likelihoods = np.stack([_with_wider_noise(self._likelihood(node)) for node in nodes])
+        logs = np.stack([self._likelihood(node) for node in nodes])
+        # A commit's noise may be wider.
+        wider = logs[:, _THREE_TIMES]
+        parts = zip(_WIDER, (logs, wider, wider[:, _THREE_TIMES]), strict=True)
+        likelihoods: Floats = np.logaddexp.reduce([math.log(one) + part for one, part in parts])
         # By the mean over levels.
         top = likelihoods.max(axis=-1, keepdims=True)
         means = top[..., 0] + np.log(np.exp(likelihoods - top).mean(axis=-1))
@@ -411,13 +415,6 @@ def densities(errors: Floats, shapes: Places = _ALL) -> Floats:
     )
     density[has_modes] += shares[has_modes] / scales[has_modes] * sides
     return np.asarray(density, np.float64)
-
-
-def _with_wider_noise(logs: Floats) -> Floats:
-    """Logs of likelihoods of a commit's pairs, [shapes, levels], whose noise may be wider."""
-    wider = logs[_THREE_TIMES]
-    parts = zip(_WIDER, (logs, wider, wider[_THREE_TIMES]), strict=True)
-    return np.asarray(np.logaddexp.reduce([math.log(chance) + part for chance, part in parts]))
 
 
 def _blur(levels: Floats, sigma: float) -> Floats:
