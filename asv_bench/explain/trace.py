@@ -5,11 +5,10 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
@@ -160,11 +159,13 @@ def summarize_trace(events: Iterable[Event]) -> TraceSummary:
         places[event.pid].append(event)
         threads[event.pid, event.tid].append(event)
     for thread in threads.values() if not kernels else ():
-        for name, us in _account(thread, (), is_nested=True)[0].items():
+        for name, us in _account(thread, is_nested=True).items():
             spent[name] += us
-    accounts = [_account(one, launches, is_nested=not kernels) for one in places.values()]
     # Of several devices or processes that which worked the most takes as long as the step.
-    alone, in_gaps = max(accounts, key=lambda one: sum(one[0].values()), default=({}, 0.0))
+    accounts = [(_account(one, is_nested=not kernels), one) for one in places.values()]
+    alone, busiest = max(accounts, key=lambda one: sum(one[0].values()), default=({}, []))
+    busy = sum(alone.values())
+    in_gaps = sum(_account([*busiest, *launches], is_nested=False).values()) - busy
     times = [
         WorkTime(name, count, spent[name], hidden_us=spent[name] - alone.get(name, 0.0))
         for name, count in calls.items()
@@ -173,41 +174,30 @@ def summarize_trace(events: Iterable[Event]) -> TraceSummary:
         sorted(times, key=lambda one: -one.total_us),
         bool(kernels),
         span_us=span,
-        idle_us=max(0.0, span - sum(alone.values())),
+        idle_us=max(0.0, span - busy),
         launches=len(launches),
         launch_us=sum(event.dur for event in launches),
         steps=len(steps) or None,
-        launching_us=in_gaps,
+        launching_us=max(0.0, in_gaps),
     )
 
 
-def _account(
-    work: Sequence[Event], launches: Sequence[Event], *, is_nested: bool
-) -> tuple[dict[str, float], float]:
-    """Every moment of one device or process, given to one name; and those of launches alone.
+def _account(events: Iterable[Event], *, is_nested: bool) -> dict[str, float]:
+    """Every moment in which something of one device or process ran, given to one name.
 
     Of kernels that overlap it is the one that began first: those behind it wait for it, or run in
     its shadow. Of operators it is the one that began last, which the others have called.
     """
-    sign, launching, found = -1 if is_nested else 1, 0.0, defaultdict[str, float](float)
-    # What is longer begins first, as others lie in it. Launches count where no work runs.
-    begins = [
-        (one.ts, -one.dur, is_idle, one)
-        for is_idle, some in enumerate((work, launches))
-        for one in some
-    ]
-    begins.sort(key=lambda one: one[:2])
-    running: list[tuple[int, float, float, int, Event]] = []
-    begun = 0
-    for now, until in pairwise(sorted({at for *_, one in begins for at in (one.ts, one.end)})):
-        while begun < len(begins) and begins[begun][0] <= now:
-            ts, _, is_idle, event = begins[begun]
-            heappush(running, (is_idle, sign * ts, event.dur, sign * begun, event))
-            begun += 1
-        while running and running[0][-1].end <= now:
-            heappop(running)
-        if running and not running[0][0]:
-            found[running[0][-1].name] += until - now
-        elif running:
-            launching += until - now
-    return found, launching
+    found: dict[str, float] = defaultdict(float)
+    # Of operators that begin together, the longer has called the others.
+    order = sorted(events, key=lambda one: (one.ts, -one.dur if is_nested else one.dur))
+    coming, running = deque(order), deque[Event]()
+    first, leave = (-1, running.pop) if is_nested else (0, running.popleft)
+    for now, until in pairwise(sorted({at for one in order for at in (one.ts, one.end)})):
+        while coming and coming[0].ts <= now:
+            running.append(coming.popleft())
+        while running and running[first].end <= now:
+            leave()
+        if running:
+            found[running[first].name] += until - now
+    return found
