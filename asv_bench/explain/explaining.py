@@ -1,28 +1,32 @@
-"""The verb that says why one end is slower than the other."""
+"""The verb that says why one end is slower than the other, and a few lines of it for a verdict."""
 
 from __future__ import annotations
 
+import shlex
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from asv_bench.errors import MeasurementFailed, TimeIsUp
-from asv_bench.explain.clue import cell_clues
+from asv_bench.compare.verdict import Verdict
+from asv_bench.errors import BenchError, MeasurementFailed, TimeIsUp
+from asv_bench.explain.clue import Source, cell_clues
 from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, MODEL, count_ends, stand_in
-from asv_bench.explain.explanation import Effect, Explanation
+from asv_bench.explain.explanation import Effect, Explanation, files_between
 from asv_bench.explain.functions import FunctionProfiler
 from asv_bench.explain.trace import read_traces
 from asv_bench.explain.trace_pair import Trace, TracePair
-from asv_bench.explain.why import files_between
 from asv_bench.explain.window import Window, torch_trace
 from asv_bench.git.repository import Commit
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
+from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.gpu import NO_GPU
+from asv_bench.process.run_apart import ending_in_time
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.session import Judging
 from asv_bench.subjects.declared import DeclaredSubject
@@ -30,6 +34,8 @@ from asv_bench.workloads.named import default_model
 
 STEPS = 32
 """Decode steps in a trace of kvtrail's own engine."""
+_COUNTED, _CHEAP_S = 2, 3.0
+"""Causes that a verdict is told, and seconds of the longest lives that are profiled for it."""
 _SMALL = {"random:llama": "random:llama-tiny", "random:qwen": "random:qwen3-tiny"}
 _NO_TRACE = "No trace was taken, as the subject declares none: [trace] run in kvtrail.toml."
 
@@ -170,25 +176,102 @@ class Explaining(Judging):
         """Take traces of both ends in turns; `take` leaves one of an end at a path and reads it."""
         if not self._traces:
             return
-        taken: dict[str, list[Trace]] = {end: [] for end in ("base", "head")}
-        ends = list(zip(taken, self._ends, strict=True))
         with Progress(self._console, "tracing", 2 * self._traces, "traces") as bar:
-            for number in range(self._traces):
-                # Every second time in the other order.
-                for role, end in ends if number % 2 == 0 else reversed(ends):
-                    try:
-                        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-                            taken[role].append(take(end, Path(scratch) / "trace.json"))
-                    except MeasurementFailed as error:
-                        why = f"the {role} gave no trace: {error}"
-                        self.found.notes.append(f"The traces are left out: {why}")
-                        return
-                    bar.advance()
-        self.found.traces = TracePair(taken["base"], taken["head"])
-        self.found.clues += self.found.traces.clues()
+            try:
+                pair = _in_turns(take, self._ends, self._traces, bar.advance)
+            except MeasurementFailed as error:
+                self.found.notes.append(f"The traces are left out: {error}")
+                return
+        self.found.traces = pair
+        self.found.clues += pair.clues()
         count = "a trace" if self._traces == 1 else f"{self._traces} traces"
         self.found.looked_at.append(f"{count} of each end{what}")
         if self._traces == 1:
             self.found.notes.append(
                 "One trace of each end has no noise to tell times from: only counts are compared."
             )
+
+
+def _in_turns(
+    take: Callable[[str, Path], Trace],
+    ends: Sequence[str],
+    count: int,
+    on_trace: Callable[[], object],
+) -> TracePair:
+    """Traces of both ends; MeasurementFailed says which end gave none."""
+    taken: dict[str, list[Trace]] = {"base": [], "head": []}
+    order = list(zip(taken, ends, strict=True))
+    for number in range(count):
+        # Every second time in the other order.
+        for role, end in order if number % 2 == 0 else reversed(order):
+            with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+                try:
+                    taken[role].append(take(end, Path(scratch) / "trace.json"))
+                except MeasurementFailed as error:
+                    raise MeasurementFailed(f"the {role} gave no trace: {error}") from None
+            on_trace()
+    return TracePair(*taken.values())
+
+
+def why(
+    subject: DeclaredSubject,
+    base: Commit,
+    head: Commit,
+    options: Sequence[str],
+    *,
+    sign: int = 1,
+    has_commits: bool = True,
+    seconds: float | None = None,
+) -> list[str]:
+    """Sentences about two ends that differ in time, the command that tells more last.
+
+    Only what is cheap is looked at. `options` name what was measured, for that command. `sign` is 1
+    where the head is slower, -1 where it is faster. `has_commits` says whether to list the commits
+    between the ends. No life is profiled once so many `seconds` are over; None: there is no hurry.
+    """
+    found: list[str] = []
+    # They are hints beside the verdict, which stands without them.
+    with suppress(BenchError):
+        files = files_between(base.hash, head.hash, subject)
+        found += list(files.sentences())[: 2 if has_commits else 1] if files else []
+    with suppress(BenchError, TimeIsUp), ending_in_time(seconds):
+        folders = subject.engines([base.hash, head.hash])
+        found += (_counted if folders else _profiled)(subject, base, head, sign)
+    cells = subject.cells
+    if base.hash in cells and head.hash in cells:
+        clues = cell_clues(cells[base.hash], cells[head.hash])
+        found += [f"Besides, {one.sentence}." for one in clues if one.source is Source.VARIABLES]
+    ends = shlex.join(words_without_secrets([base.short, head.short, *options]))
+    return [*found, f"Why: kvtrail explain {ends}"]
+
+
+def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -> Iterator[str]:
+    """Exact counts of kvtrail's engine that lean the way the time does, the dearest first."""
+    paths = CPU_PATHS if set(subject.devices) & set(NO_GPU) else GPU_PATHS
+    folders = subject.engines([base.hash, head.hash])
+    clues, _ = count_ends(folders[base.hash], folders[head.hash], paths)
+    leaning = [one for one in clues if one.leaning == sign]
+    # kvtrail's benchmarks are called by their models.
+    named = (subject.decoded(one.name)[1] or one.name for one in subject.metrics)
+    where = stand_in(" ".join(named))
+    for one in sorted(leaning, key=lambda one: -abs(one.cost_us))[:_COUNTED]:
+        yield f"Counted exactly{where}: {one.sentence[0].lower()}{one.sentence[1:]}."
+
+
+def _profiled(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -> Iterator[str]:
+    """Functions of a Python command of the user's that cause the change, the dearest first."""
+    if (command := subject.work.life.as_command) is None:
+        return
+    hashes = base.hash, head.hash
+    # What was measured stays the record's.
+    known = subject.cells, subject.others, subject.remarks
+    try:
+        with subject.ends() as ends:
+            profiler = FunctionProfiler(ends, replace(command, timeout_s=_CHEAP_S), hashes)
+            pair = _in_turns(profiler, hashes, 2, lambda: None)
+    finally:
+        subject.cells, subject.others, subject.remarks = known
+    effect = Effect("", Verdict.SLOWER if sign > 0 else Verdict.FASTER, None, None, False, "")
+    found = Explanation(base, head, effect, pair, clues=list(pair.clues()))
+    for one in found.causes[:_COUNTED]:
+        yield f"Profiled: {one.sentence}{found.worth(one)}"

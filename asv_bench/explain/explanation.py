@@ -22,7 +22,6 @@ from asv_bench.subjects.declared import DeclaredSubject
 
 if TYPE_CHECKING:
     from asv_bench.explain.trace_pair import TracePair
-    from asv_bench.explain.why import CommitFiles
 
 MOST = 3
 """Causes that are named."""
@@ -30,6 +29,8 @@ _MINOR, _FULLY = 0.05, 0.8
 """Of the change: an exact clue that costs less comes last; causes that add up to as much explain
 all of it."""
 _ROWS = 12
+_SHOWN, _KEPT = 3, 20
+"""Files and commits that are said, and those that are kept: there may be thousands."""
 _LOOKED_AT = 100
 """Records, the newest first, in which a comparison is looked for."""
 _SAME = ("kind", "name", "command", "repository")
@@ -109,6 +110,66 @@ def _effect_in(
     elif metric.better == "higher" and cost is not None:
         cost = 1 / (1 + cost) - 1
     return Effect(metric.name, verdict, most.get("effect"), cost, is_on_gpu, text)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFiles:
+    """What was committed between two ends, and what came of it; counts are of all."""
+
+    commits: tuple[str, ...]  # that touch what is measured, the newest first, with their authors
+    commit_count: int
+    files: tuple[str, ...]  # with the lines added and removed, those with the most lines first
+    file_count: int
+
+    def sentences(self) -> Iterator[str]:
+        """The first files and commits in words."""
+        if not self.files:
+            yield "No file differs in what is measured."
+            return
+        count = "1 file differs" if self.file_count == 1 else f"{self.file_count} files differ"
+        more = self.file_count - _SHOWN
+        files = ", ".join(self.files[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        yield f"{count}: {files}."
+        if self.commits:
+            is_one, more = self.commit_count == 1, self.commit_count - _SHOWN
+            count = "One commit lies" if is_one else f"{self.commit_count} commits lie"
+            commits = [*self.commits[:_SHOWN], *[f"{more} more"] * (more > 0)]
+            yield f"{count} between: {'; '.join(commits)}."
+
+
+def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles | None:
+    """What lies between two commits, given by full hashes, or tags; None along other labels."""
+    if not subject.axis.have_files:
+        return None
+    ends = [subject.axis.variant(end) for end in (base, head)]
+    (base, head), (old, new) = ([one.commit for one in ends], [one.repository for one in ends])
+    paths = ("--", *subject.pathspecs)
+    variables: dict[str, str] = {}
+    hashes: list[str] = []
+    if old == new:
+        between = new.ask("rev-list", "--no-merges", f"{base}..{head}", *paths)
+        hashes = between.decode().split()
+    else:
+        # The objects of both ends, wherever they are.
+        variables["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = old.objects()
+    diff = ("diff-tree", "-r", "-z", "--numstat", "--find-renames", base, head)
+    # A renamed file has its two names in entries apart.
+    entries = iter(new.names(*diff, *paths, variables=variables))
+    files: list[tuple[int, str]] = []
+    for entry in entries:
+        added, removed, path = entry.split("\t", 2)
+        if not path:
+            next(entries)
+            path = next(entries)
+        is_text = added.isdecimal()
+        lines = int(added) + int(removed) if is_text else 0
+        files.append((lines, f"{path} (+{added} -{removed})" if is_text else path))
+    names = [name for _, name in sorted(files, key=lambda one: -one[0])]
+    commits = tuple(
+        f"{one.short} {one.subject}{f' ({one.author})' if one.author else ''}"
+        for one in new.commits(hashes[:_KEPT]).values()
+    )
+    return CommitFiles(commits, len(hashes), tuple(names[:_KEPT]), len(names))
 
 
 @dataclass(slots=True)

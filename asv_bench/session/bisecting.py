@@ -24,7 +24,6 @@ from asv_bench.bisect.search import Search
 from asv_bench.compare.comparison import Headway
 from asv_bench.compare.verdict import Comparison
 from asv_bench.errors import Refused
-from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.git.trees import FileChange, PartCommits, changes_between
 from asv_bench.measure.log import Logged
@@ -244,6 +243,9 @@ class Bisecting(Searching):
         """Find out what differs besides time at the commits that are named."""
         if not finding.confirmed_steps or self._stopped is not None:
             return
+        # Not at the top: where nothing is slower, nothing has need of it.
+        from asv_bench.explain.explaining import why
+
         row = [Commit(self._good), *self._commits]
         # The answer stands already, and Ctrl-C leaves it.
         looking = Progress(self._console, "looking at what differs besides time")
@@ -257,7 +259,6 @@ class Bisecting(Searching):
                     before,
                     head,
                     self._options,
-                    self._subject.cells,
                     sign=1 if is_slower else -1,
                     has_commits=False,
                     seconds=self._how.limit.left(),

@@ -23,7 +23,6 @@ from asv_bench.compare.tables import (
     worst_first,
 )
 from asv_bench.compare.verdict import Comparison, Verdict
-from asv_bench.explain.why import why
 from asv_bench.git.repository import WORKING_TREE, Commit
 from asv_bench.measure.log import Logged
 from asv_bench.measure.rounds import Design, in_a_row, named, two_cells
@@ -324,17 +323,14 @@ class Comparing(Judging):
         if options is None or not found or self._stopped is not None:
             return
         begin, head = found[0]
+        # Not at the top: where nothing is slower, nothing has need of it.
+        from asv_bench.explain.explaining import why
+
         # The answer stands already, and Ctrl-C leaves it.
         looking = Progress(self._console, "looking at what differs besides time")
         with suppress(KeyboardInterrupt), looking:
-            lines = why(
-                self._subject,
-                self._base,
-                head,
-                options,
-                self._subject.cells,
-                seconds=self._how.limit.left(),
-            )
+            left = self._how.limit.left()
+            lines = why(self._subject, self._base, head, options, seconds=left)
             self._why = [f"{begin}{line}" for line in lines]
 
     def _page(self) -> str:

@@ -17,9 +17,8 @@ from asv_bench.explain.engine_counts import (
     stand_in,
     step_clues,
 )
-from asv_bench.explain.explaining import Explaining
+from asv_bench.explain.explaining import Explaining, why
 from asv_bench.explain.explanation import Explanation
-from asv_bench.explain.why import why
 from asv_bench.git.repository import Commit, Repository
 from asv_bench.session.options import Outputs, RunningOptions
 from asv_bench.subjects.own_suite import EngineRuns, EngineWorkload
@@ -168,6 +167,6 @@ def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None
     assert look(base, base, 3).causes == []
     # A verdict says so too, and of which model its counts are.
     larger = EngineRuns(root, EngineWorkload("scheduler", model="random:gpt2"))
-    lines = why(larger, base, head, (), {}, has_commits=False)
+    lines = why(larger, base, head, (), has_commits=False)
     assert lines[0] == files
     assert lines[1].startswith("Counted exactly in random:gpt2-tiny, a stand-in for the measured ")

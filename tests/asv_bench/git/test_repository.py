@@ -13,7 +13,7 @@ import pytest
 from toy_project import git
 
 from asv_bench.errors import Refused
-from asv_bench.explain.why import files_between
+from asv_bench.explain.explanation import files_between
 from asv_bench.git.repository import Commit, GitError, Repository, commits_on_line
 from asv_bench.git.trees import working_tree
 from asv_bench.measure.samples import CommitUnusable
