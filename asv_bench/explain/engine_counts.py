@@ -23,7 +23,7 @@ import msgspec
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.clue import Clue, Source, more_or_less, number
-from asv_bench.explain.window import ask_engine
+from asv_bench.explain.trace import ask_engine
 from asv_bench.process.environment import MEASURED_PACKAGES
 
 if TYPE_CHECKING:

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import BenchError, MeasurementFailed, TimeIsUp
 from asv_bench.explain.clue import Source, cell_clues
 from asv_bench.explain.engine_counts import CPU_PATHS, GPU_PATHS, MODEL, count_ends, stand_in
 from asv_bench.explain.explanation import Effect, Explanation, files_between
-from asv_bench.explain.functions import FunctionProfiler
-from asv_bench.explain.trace import read_traces
+from asv_bench.explain.trace import TraceSummary, Window, WorkTime, read_traces, torch_trace
 from asv_bench.explain.trace_pair import Trace, TracePair
-from asv_bench.explain.window import Window, torch_trace
 from asv_bench.git.repository import Commit
+from asv_bench.measure.figures import Figures
+from asv_bench.measure.life import CommandLife, Life, Setting
+from asv_bench.measure.lives import TRACE, Lives
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.markdown import inline
 from asv_bench.output.progress import Progress
 from asv_bench.output.redaction import words_without_secrets
+from asv_bench.output.stored_json import Count, UnreadableFile, read_stored
 from asv_bench.process.gpu import NO_GPU
 from asv_bench.process.run_apart import ending_in_time
 from asv_bench.session.exit_codes import ExitCode
@@ -37,6 +45,8 @@ STEPS = 32
 _COUNTED, _CHEAP_S = 2, 3.0
 """Causes that a verdict is told, and seconds of the longest lives that are profiled for it."""
 _SMALL = {"random:llama": "random:llama-tiny", "random:qwen": "random:qwen3-tiny"}
+_HOOK = Path(__file__).with_name("python_hook.py")
+_PYTHONPATH = re.compile(r"\bPYTHONPATH=")
 _NO_TRACE = "No trace was taken, as the subject declares none: [trace] run in kvtrail.toml."
 
 
@@ -192,6 +202,75 @@ class Explaining(Judging):
             )
 
 
+class _Profile(msgspec.Struct):
+    """What `python_hook` leaves of a process."""
+
+    is_disturbed: bool
+    waits: bool
+    functions: list[tuple[str, str, int, Count]]  # name, file, calls, microseconds
+
+
+@dataclass
+class FunctionProfiler(Life):
+    """Runs lives of a command in which each Python leaves its profile, and reads these.
+
+    A life of each end is tried first. Where the machine is busy, or several threads or processes
+    wait for each other, what counts is the time that they work; else that which goes by.
+    """
+
+    lives: Lives
+    command: CommandLife
+    ends: Sequence[str]
+    _is_of_work: bool | None = None
+
+    def __call__(self, end: str, folder: Path) -> list[TraceSummary]:
+        """What a life of an end spends its time in; its files go into a folder.
+
+        Raises MeasurementFailed where no Python runs that can be profiled, or the life fails.
+        """
+        if self._is_of_work is None:
+            with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+                tried = [
+                    self._profiles(one, Path(scratch, str(number)))
+                    for number, one in enumerate(self.ends)
+                ]
+            every = [process for one in tried for process in one]
+            is_disturbed = any(one.is_disturbed for one in every)
+            self._is_of_work = len(every) > len(tried) or (
+                is_disturbed and not any(one.waits for one in every)
+            )
+        found = []
+        for profile in self._profiles(end, folder):
+            work = [WorkTime(name, calls, us, file) for name, file, calls, us in profile.functions]
+            spent = sum(one.total_us for one in work)
+            found.append(TraceSummary(work, False, spent, 0.0, is_profile=True))
+        return found
+
+    def _profiles(self, end: str, folder: Path) -> list[_Profile]:
+        self.lives.trace(self, end, folder)
+        if not (files := sorted(folder.glob("*.json"))):
+            raise MeasurementFailed("no Python ran that could be profiled.")
+        try:
+            return [read_stored(file, "a profile", _Profile) for file in files]
+        except UnreadableFile as error:
+            raise MeasurementFailed(str(error)) from None
+
+    def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
+        folder = setting.variables[TRACE]
+        Path(folder).mkdir()
+        shutil.copy(_HOOK, Path(folder, "sitecustomize.py"))
+        if self._is_of_work:
+            Path(folder, "work").touch()
+        given = setting.variables.get("PYTHONPATH")
+        paths = os.pathsep.join(filter(None, [folder, given]))
+        # Sets, and what depends on their order, do the same each time.
+        told = {"PYTHONHASHSEED": "0", **setting.variables, "PYTHONPATH": paths}
+        line, put_first = self.command.command, partial(_PYTHONPATH.sub, f"PYTHONPATH={folder}:")
+        line = put_first(line) if isinstance(line, str) else tuple(map(put_first, line))
+        command = replace(self.command, command=line, metrics={}, preload=())
+        return command.live(replace(setting, variables=told), metrics)
+
+
 def _in_turns(
     take: Callable[[str, Path], Trace],
     ends: Sequence[str],
@@ -235,8 +314,10 @@ def why(
         files = files_between(base.hash, head.hash, subject)
         found += list(files.sentences())[: 2 if has_commits else 1] if files else []
     with suppress(BenchError, TimeIsUp), ending_in_time(seconds):
-        folders = subject.engines([base.hash, head.hash])
-        found += (_counted if folders else _profiled)(subject, base, head, sign)
+        if folders := subject.engines([base.hash, head.hash]):
+            found += _counted(subject, folders[base.hash], folders[head.hash], sign)
+        else:
+            found += _profiled(subject, base, head, sign)
     cells = subject.cells
     if base.hash in cells and head.hash in cells:
         clues = cell_clues(cells[base.hash], cells[head.hash])
@@ -245,11 +326,10 @@ def why(
     return [*found, f"Why: kvtrail explain {ends}"]
 
 
-def _counted(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -> Iterator[str]:
-    """Exact counts of kvtrail's engine that lean the way the time does, the dearest first."""
+def _counted(subject: DeclaredSubject, base: Path, head: Path, sign: int) -> Iterator[str]:
+    """Exact counts of the engines in two folders that lean as the time does, dearest first."""
     paths = CPU_PATHS if set(subject.devices) & set(NO_GPU) else GPU_PATHS
-    folders = subject.engines([base.hash, head.hash])
-    clues, _ = count_ends(folders[base.hash], folders[head.hash], paths)
+    clues, _ = count_ends(base, head, paths)
     leaning = [one for one in clues if one.leaning == sign]
     # kvtrail's benchmarks are called by their models.
     named = (subject.decoded(one.name)[1] or one.name for one in subject.metrics)

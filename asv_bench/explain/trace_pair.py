@@ -58,8 +58,9 @@ class TracePair:
         self.unit = "step" if all(part.steps for part in parts) else unit
         self.is_device = any(part.is_device for part in parts)
         # Functions of one name in several files are told apart, and a moved one is the same.
-        seen = [Counter(one.name for one in part.work) for part in parts]
-        alike = {name for names in seen for name, count in names.items() if count > 1}
+        seen = [{(one.name, one.file) for part in trace for one in part.work} for trace in traces]
+        counts = [Counter(name for name, _ in functions) for functions in seen]
+        alike = {name for count in counts for name in count if count[name] > 1}
         works = [_work(trace, alike) for trace in traces]
         self._names = list(dict.fromkeys(name for work in works for name in work))
         table = [[work.get(name, np.zeros(3)) for work in works] for name in self._names]

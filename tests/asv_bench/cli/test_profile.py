@@ -13,8 +13,17 @@ from typer.testing import CliRunner
 from asv_bench.cli.commands import build_app
 from asv_bench.cli.profile import role_table
 from asv_bench.errors import MeasurementFailed
-from asv_bench.explain.trace import Event, TraceSummary, WorkTime, read_traces, summarize_trace
-from asv_bench.explain.window import Decoded, Window, decode_window, torch_trace
+from asv_bench.explain.trace import (
+    Decoded,
+    Event,
+    TraceSummary,
+    Window,
+    WorkTime,
+    decode_window,
+    read_traces,
+    summarize_trace,
+    torch_trace,
+)
 from asv_bench.memory import KERNEL_ROLES, Bandwidth, Role, kernel_roles
 from tests.fresh_python import ROOT
 
