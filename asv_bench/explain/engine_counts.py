@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -53,18 +53,16 @@ _WHERE = {
     "fused": "on a GPU in the fused step",
 }
 _KINDS = {
-    "operators": (4.0, "{} is called"),
-    "launches": (5.0, "{} is launched"),
-    "copies": (20.0, "A {} is made"),
+    "operators": (4.0, "{} is called {} a step", "time"),
+    "launches": (5.0, "{} is launched {} a step", "time"),
+    "copies": (20.0, "A {} is made {} a step", "time"),
+    "spill_instructions": (1.0, "{} spills registers to local memory by {}", "instruction"),
+    "registers": (0.02, "{} takes {} a thread", "register"),
 }
-"""Kinds of counts: rough microseconds of one more a step, to order differences that no trace has
-measured, and what is said of them."""
+"""Kinds of counts: rough microseconds of one more, to order differences that no trace has measured,
+and what is said of them. The last two are figures of compiled kernels."""
 _LINE_US = 0.03
-_COMPILED = {
-    "spill_instructions": (1.0, "spills registers to local memory by {}", "instruction"),
-    "registers": (0.02, "takes {} a thread", "register"),
-}
-"""Figures of compiled kernels: the same."""
+_OF_STEPS, _COMPILED = tuple(_KINDS)[:3], tuple(_KINDS)[3:]
 
 PathCounts: TypeAlias = Mapping[str, Mapping[str, float]]
 """By kind and name: each a step, as a mean over the steps of a block."""
@@ -133,23 +131,19 @@ def _asked(task: CountTask) -> Counts:
 
 def step_clues(base: Counts, head: Counts) -> Iterator[Clue]:
     """What steps do more or less often; the same on several paths is told once."""
-    found: dict[str, list[str]] = defaultdict(list)
-    clues: dict[str, Clue] = {}
+    found: dict[str, tuple[Clue, list[str]]] = {}
     for path, where in _WHERE.items():
         if path in base.paths and path in head.paths:
             for one in _path_clues(base.paths[path], head.paths[path]):
-                clues.setdefault(one.sentence, one)
-                found[one.sentence].append(where)
-    for sentence, one in clues.items():
-        yield replace(one, sentence=f"{sentence} ({', '.join(found[sentence])})")
+                found.setdefault(one.sentence, (one, []))[1].append(where)
+    for sentence, (one, places) in found.items():
+        yield replace(one, sentence=f"{sentence} ({', '.join(places)})")
 
 
 def _path_clues(base: PathCounts, head: PathCounts) -> Iterator[Clue]:
-    for kind, (us, words) in _KINDS.items():
-        for name, old, new in _changed(base[kind], head[kind]):
-            text = f"{words.format(name)} {more_or_less(old, new, 'time', 'times')} a step"
-            cost_us = us * (new - old)
-            yield Clue(Source.COUNTERS, name, f"{kind} a step", old, new, text, cost_us)
+    for kind in _OF_STEPS:
+        for name, *counts in _changed(base[kind], head[kind]):
+            yield _clue(Source.COUNTERS, name, kind, f"{kind} a step", *counts)
     lines = base.get("lines", {}), head.get("lines", {})
     old, new = (sum(side.values()) for side in lines)
     if old != new:
@@ -175,12 +169,14 @@ def _changed(
 def figure_clues(base: Figures, head: Figures) -> Iterator[Clue]:
     """What the kernels of a name compile to at one end and not at the other."""
     for kernel in sorted(base.keys() & head.keys()):
-        for figure, (us, words, noun) in _COMPILED.items():
-            old, new = base[kernel][figure], head[kernel][figure]
-            if old != new:
-                text = f"{kernel} {words.format(more_or_less(old, new, noun, f'{noun}s'))}"
-                what, cost_us = figure.replace("_", " "), us * (new - old)
-                yield Clue(Source.KERNELS, kernel, what, old, new, text, cost_us)
+        for figure, *counts in _changed(base[kernel], head[kernel]):
+            yield _clue(Source.KERNELS, kernel, figure, figure.replace("_", " "), *counts)
+
+
+def _clue(source: Source, name: str, kind: str, what: str, old: float, new: float) -> Clue:
+    us, words, noun = _KINDS[kind]
+    text = words.format(name, more_or_less(old, new, noun, f"{noun}s"))
+    return Clue(source, name, what, old, new, text, us * (new - old))
 
 
 def count(task: CountTask) -> Counts:
