@@ -116,10 +116,8 @@ class TracePair:
         words = "The host takes", " for a launch"
         # Most of a launch may be hidden behind the device's work.
         cost_us = float(np.subtract(*self._mean(self._launching)[::-1]))
-        more = {"cost_us": cost_us, "part": cost_us / self.base_us}
-        launch = list(
-            self._timed("launch on the host", "launch", self._launch, self._launches, words, **more)
-        )
+        name, us = "launch on the host", self._launch
+        launch = list(self._timed(name, "launch", us, self._launches, words, cost_us=cost_us))
         yield from launch
         idle = self._idle - self._launching if launch else self._idle
         name = "host outside operators"
@@ -132,12 +130,12 @@ class TracePair:
     def _clue(
         self, name: str, what: str, sides: tuple[Any, Any], each: float, text: str, **more: Any
     ) -> Clue:
-        """What one more of the figure costs is `each`."""
+        """What one more of the figure costs is `each`, unless the whole `cost_us` is given."""
         before, after = map(float, sides)
-        cost_us = float((after - before) * each)
-        more = {"cost_us": cost_us, "part": cost_us / self.base_us, **more}
+        cost_us = more.pop("cost_us", float((after - before) * each))
         source = Source.FUNCTIONS if self.is_profile else Source.TRACE
-        return Clue(source, name, what, before, after, text, **more)
+        part = cost_us / self.base_us
+        return Clue(source, name, what, before, after, text, cost_us, part, **more)
 
     def _count(self, row: int) -> Iterator[Clue]:
         """A kernel or operator that one end calls more often."""
