@@ -16,7 +16,6 @@ from asv_bench.git.repository import Commit, Repository, commits_on_line, short
 from asv_bench.history.asv_results import (
     EnvironmentFacts,
     Figure,
-    Ratios,
     Results,
     read_ratios,
     read_results,
@@ -108,33 +107,24 @@ def filed_under(label: str) -> str:
     return hashlib.sha1(label.encode(), usedforsecurity=False).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
 class MachineHistory:
-    """The figures of one machine, and the line that its series run along."""
+    """The figures of one machine, and the line of first parents that its series run along."""
 
-    name: str
-    figures: Sequence[Figure]
-    dates: Mapping[str, int]  # when its commits were made, in milliseconds since 1970
-    commits: Sequence[Commit]  # what was measured of the line, or labels; oldest first
-    off_line: int  # how many were measured and are not on the line
-    environments: Sequence[EnvironmentFacts]  # the last one measured is the first
-    sessions: Sequence[int]  # when they began (`sessions_of`)
-    ratios: Ratios
-    beginnings: Sequence[Beginning]
-
-    @classmethod
-    def of(
-        cls, name: str, results: Results, histories: Histories, notes: list[str], tip: str = "HEAD"
-    ) -> MachineHistory:
-        """What is stored, along the line of first parents that ends at `tip`."""
-        figures = [figure for figure in results.figures if figure.machine == name]
-        newest_first = sorted(figures, key=lambda figure: -figure.started_ms)
-        environments = list(dict.fromkeys(figure.environment for figure in newest_first))
-        dates = {figure.commit: figure.committed_ms for figure in figures}
-        line = histories.on_line(dates, tip)
-        ratios = read_ratios(histories.sessions, name, notes)
-        begun = beginnings(name, figures, line[0], histories.folder)
-        return cls(name, figures, dates, *line, environments, sessions_of(figures), ratios, begun)
+    def __init__(
+        self, name: str, results: Results, histories: Histories, notes: list[str], tip: str = "HEAD"
+    ) -> None:
+        self.name = name
+        self.figures = [figure for figure in results.figures if figure.machine == name]
+        newest_first = sorted(self.figures, key=lambda figure: -figure.started_ms)
+        # The last one measured is the first.
+        self.environments = list(dict.fromkeys(figure.environment for figure in newest_first))
+        # When its commits were made, in milliseconds since 1970.
+        self.dates = {figure.commit: figure.committed_ms for figure in self.figures}
+        # What was measured of the line, or labels, oldest first; how many more are not on it.
+        self.commits, self.off_line = histories.on_line(self.dates, tip)
+        self.ratios = read_ratios(histories.sessions, name, notes)
+        self.sessions = sessions_of(self.figures)
+        self.beginnings = beginnings(name, self.figures, self.commits, histories.folder)
 
     def changes(self, figures: Sequence[Figure]) -> list[Change]:
         """Where one series in one environment moved, oldest first."""

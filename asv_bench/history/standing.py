@@ -60,7 +60,7 @@ def stored_changes(
     found: list[Change] = []
     begun: list[Beginning] = []
     for name in sorted(results.machines):
-        stored = MachineHistory.of(name, results, histories, notes, tip)
+        stored = MachineHistory(name, results, histories, notes, tip)
         by_series: dict[tuple[Series, EnvironmentFacts], list[Figure]] = {}
         for figure in stored.figures:
             if any(re.search(pattern, figure.series.name) for pattern in patterns or [""]):

@@ -300,7 +300,7 @@ def machine_views(histories: Histories, complaints: list[str]) -> list[MachineVi
             line = Repository(histories.repository).first_parents("HEAD")
     views: list[MachineView] = []
     for name, facts in results.machines.items():
-        stored = MachineHistory.of(name, results, histories, complaints)
+        stored = MachineHistory(name, results, histories, complaints)
         known = {**facts, **dict(stored.environments[0] if stored.environments else ())}
         hardware = [known[key] for key in ("gpu", "cpu") if known.get(key, "none") != "none"]
         view = MachineView(
