@@ -41,16 +41,6 @@ class Selection(NamedTuple):
         """One pattern, which is found where one of them is: a benchmark may lack in a checkout."""
         return ("|".join(f"(?:{pattern})" for pattern in self.patterns),)
 
-    def includes(self, name: str) -> bool:
-        """Whether `name(parameters)` is selected."""
-        return any(re.search(pattern, name) for pattern in self.patterns)
-
-    def on(self, *, has_gpu: bool) -> Selection:
-        """The selection without benchmarks of the other kind of machine, with or without a GPU."""
-        foreign = _CPU_PARAMETERS if has_gpu else rf"{_GPU_PARAMETERS}|track_time_over_floor"
-        patterns = (rf"^(?!.*(?:{foreign}))(?=.*(?:{pattern}))" for pattern in self.patterns)
-        return Selection(tuple(patterns), self.rounds)
-
 
 QUICK = Selection(
     (
@@ -77,6 +67,11 @@ STANDARD = Selection(
     rounds=3,
 )
 FULL = Selection((r".",), rounds=12)
+
+
+def is_found(name: str, patterns: Iterable[str]) -> bool:
+    """Whether one of some regular expressions is found in `name(parameters)`."""
+    return any(re.search(pattern, name) for pattern in patterns)
 
 
 def on_the_gpu(benchmark: str) -> bool:
@@ -115,16 +110,17 @@ def select(entries: Sequence[Entry], patterns: Sequence[str], *, has_gpu: bool) 
 
     Refused if an expression is none; NothingSelected if one finds nothing that runs here.
     """
-    wanted = Selection((), rounds=1).changed(patterns, None)
-    for pattern in wanted.patterns:
-        if not any(re.search(pattern, entry.name) for entry in entries):
+    require_patterns("--benchmark", patterns)
+    for pattern in patterns:
+        if not any(is_found(entry.name, [pattern]) for entry in entries):
             shown = ", ".join(entry.name for entry in entries[:6])
             raise NothingSelected(
                 f"--benchmark {pattern!r} is found in none of the {len(entries)} benchmarks; their "
                 f"names are such as {shown}."
             )
-    here = wanted.on(has_gpu=has_gpu)
-    selected = [entry for entry in entries if here.includes(entry.name)]
+    found = [entry for entry in entries if is_found(entry.name, patterns)]
+    foreign = _CPU_PARAMETERS if has_gpu else rf"{_GPU_PARAMETERS}|track_time_over_floor"
+    selected = [entry for entry in found if not re.search(foreign, entry.name)]
     if not selected:
         where = "on a machine without a GPU" if has_gpu else "on a GPU"
         raise NothingSelected(f"what --benchmark names is measured {where} only.")

@@ -24,7 +24,7 @@ import msgspec
 
 from asv_bench.errors import MeasurementFailed, NothingSelected
 from asv_bench.git.repository import WORKING_TREE
-from asv_bench.history.asv_selection import Entry, Selection, entries_of
+from asv_bench.history.asv_selection import Entry, entries_of, is_found, require_patterns
 from asv_bench.measure import trees
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting
@@ -80,12 +80,13 @@ class AsvSuite(DeclaredSubject):
         Raises NothingSelected where no benchmark is called so, and MeasurementFailed where no
         commit that is measured can be installed or imports the benchmarks.
         """
-        selection = Selection((".",), rounds=1).changed(patterns, None)
+        require_patterns("--benchmark", patterns)
+        wanted = patterns or (".",)
         self._kept = kept = self._kept_suite()
-        listing = self._listing(kept, selection.patterns)
+        listing = self._listing(kept, wanted)
         described = {one["name"]: one for one in listing["benchmarks"]}
         known = entries_of(listing["benchmarks"])
-        entries = [entry for entry in known if selection.includes(entry.name)]
+        entries = [entry for entry in known if is_found(entry.name, wanted)]
         unknown = [
             f"its module {name or '__init__'} cannot be imported: {error}."
             for name, error in listing["unknown"].items()

@@ -14,7 +14,7 @@ from asv_bench.cli import bench as bench_module
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.trees import snapshot
 from asv_bench.history.asv_results import read_results
-from asv_bench.history.asv_selection import FULL, QUICK, STANDARD, on_the_gpu
+from asv_bench.history.asv_selection import FULL, STANDARD, Entry, on_the_gpu, select
 from asv_bench.process.environment import MEASURED_PACKAGES
 from asv_bench.session.options import Outputs
 
@@ -157,8 +157,7 @@ def test_a_snapshot_holds_the_tree_as_it_stands(toy: ToyProject, tmp_path: Path)
 
 def test_a_selection_leaves_out_what_the_machine_would_skip_and_an_anchor_still_anchors() -> None:
     def measured(*, has_gpu: bool) -> list[str]:
-        patterns = FULL.on(has_gpu=has_gpu).patterns
-        return [name for name in names if any(re.search(one, names[name]) for one in patterns)]
+        return [one.identifier for one in select(entries, FULL.patterns, has_gpu=has_gpu)]
 
     names = {
         "tiny": "decode.Decode.track_step_time('gpt2-tiny', 8, 128)",
@@ -166,9 +165,9 @@ def test_a_selection_leaves_out_what_the_machine_would_skip_and_an_anchor_still_
         "kernel": "kernels.Append.track_time('identity', 'gpt2-b64-c257')",
         "host": "host.BlockMetadata.track_hold_and_release(8)",
     }
+    entries = [Entry(name, identifier, "seconds") for identifier, name in names.items()]
     assert measured(has_gpu=False) == ["tiny", "host"]
     assert measured(has_gpu=True) == ["full", "kernel", "host"]
     assert [name for name in names if on_the_gpu(names[name])] == ["full", "kernel"]
-    (pattern,) = QUICK.changed(("^decode",), None).on(has_gpu=False).patterns
-    assert re.search(pattern, "decode.Decode.track_tpot('gpt2-tiny', 8, 128)")
-    assert not re.search(pattern, "host.decode.track_tpot('gpt2-tiny', 8, 128)")
+    hosts = Entry("host.decode.track_tpot('gpt2-tiny', 8, 128)", "host.decode", "seconds")
+    assert select([*entries, hosts], ["^decode"], has_gpu=False) == entries[:1]
