@@ -93,7 +93,6 @@ class LifeRounds:
         raise, after the first how long the rest takes at most. Raises MeasurementFailed where that
         first one gives no figure, and if the last device of a kind is lost before the end.
         """
-        is_agreed = agree is None
 
         def next_due(device: str, running: Sequence[Due]) -> Due | None:
             unfinished = sum(map(len, self._left.values())) + len(running)
@@ -105,7 +104,7 @@ class LifeRounds:
             return due
 
         def take(due: Due, future: Future[KeptRound]) -> None:
-            nonlocal is_agreed
+            nonlocal agree
             try:
                 lived = future.result()
             except CommitUnusable as error:
@@ -115,18 +114,18 @@ class LifeRounds:
                 given = dict(error.round.readings[0] if error.round else {})
                 failed = dict.fromkeys(error.benchmarks, error.reason)
                 lived = KeptRound(due.part, (due.commit,), (0,), (given,), failed)
-                if not (is_agreed or given):
+                if agree is not None and not given:
                     raise MeasurementFailed(f"nothing was measured: {error}") from None
             else:
                 # A contest in which an engine failed is measured again.
                 if self.live is None or not lived.failed:
                     self.kept.keep(lived)
             self.takers[due.kind](due, lived)
-            if not is_agreed and agree is not None:
-                is_agreed = True
+            if agree is not None:
                 # A commit's first life waits for its setup, so that this is the most.
                 seconds = sum(map(len, self._left.values())) * max(self._seconds)
-                agree(seconds / max(1, len(self.source.devices)))
+                ask, agree = agree, None
+                ask(seconds / max(1, len(self.source.devices)))
 
         work, left = self.live or self._live, self._left
         hand_out(self.source, work, next_due, take, lambda due: left[due.kind].appendleft(due))
