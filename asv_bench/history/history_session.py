@@ -69,15 +69,6 @@ class LifeResults:
             self.readings.setdefault(due.commit, {}).setdefault(metric, []).append(reading)
         self.failed.setdefault(due.commit, {}).update(lived.failed)
 
-    def reasons(self) -> dict[str, str]:
-        """Why metrics that no life of some commit gave are missing there."""
-        return {
-            metric: reason
-            for commit, reasons in self.failed.items()
-            for metric, reason in reasons.items()
-            if metric not in self.readings.get(commit, {})
-        }
-
     def factors(self) -> dict[str, dict[str, float]]:
         """By metric that several devices measured, `device_factors` of it."""
         found: dict[str, dict[str, dict[str, list[float]]]] = {}
@@ -95,7 +86,19 @@ class LifeResults:
         }
 
     def remarks(self) -> list[str]:
-        found = [sentence for check in self.results_of for sentence in self._changes_of(check)]
+        """Where the result of a check is another than before, and devices that nothing ties."""
+        found = []
+        for check, of_commit in self.results_of.items():
+            before = None
+            for commit in (one for one in self.dates if one in of_commit):
+                seen = list(dict.fromkeys(reading.results for reading in of_commit[commit]))
+                if before is not None and before not in seen:
+                    what = first_difference(before, seen[0])
+                    found.append(f"{check}: another result from {short(commit)} on, {what}")
+                if len(seen) > 1:
+                    what = first_difference(*seen[:2])
+                    found.append(f"{check}: unstable result at {short(commit)}, {what}")
+                before = seen[0]
         for metric, factors in self.factors().items():
             devices = {one.device for of in self.readings.values() for one in of.get(metric, ())}
             if apart := devices - factors.keys():
@@ -104,21 +107,6 @@ class LifeResults:
                     f"that others have, so what differs between devices looks like a difference "
                     f"between commits; more --rounds tell them apart."
                 )
-        return found
-
-    def _changes_of(self, check: str) -> list[str]:
-        """Where the result of a check is another than before, in the commits' order."""
-        found, before = [], None
-        of_commit = self.results_of[check]
-        for commit in (one for one in self.dates if one in of_commit):
-            seen = list(dict.fromkeys(reading.results for reading in of_commit[commit]))
-            if before is not None and before not in seen:
-                what = first_difference(before, seen[0])
-                found.append(f"{check}: another result from {short(commit)} on, {what}")
-            if len(seen) > 1:
-                what = first_difference(*seen[:2])
-                found.append(f"{check}: unstable result at {short(commit)}, {what}")
-            before = seen[0]
         return found
 
     def file(self) -> Results:
@@ -131,15 +119,15 @@ class LifeResults:
         known = self.results / BENCHMARKS
         described = read_stored(known, "asv's benchmarks.json", dict) if known.exists() else {}
         described |= self.subject.described()
-        facts, factors = self._facts(), self.factors()
+        factors = self.factors()
         with tempfile.TemporaryDirectory() as scratch:
             session = Path(scratch)
             write_json(session / BENCHMARKS, {**described, "version": 2})
-            write_json(session / self.machine.name / MACHINE, {**facts, "version": 1})
+            write_json(session / self.machine.name / MACHINE, {**self._facts(), "version": 1})
             for commit in dict.fromkeys([*self.readings, *self.failed]):
                 # One that failed was asked as the others were.
                 for client in self._clients([commit]) or [*self._clients(self.readings), ""][:1]:
-                    self._save(commit, client, described, facts, session, factors)
+                    self._save(commit, client, session, factors)
             for cell in self.subject.cells.values():
                 if cell.client:
                     path = self.histories.folder / CLIENTS / f"{cell.client.hash}.json"
@@ -199,26 +187,21 @@ class LifeResults:
         return facts
 
     def _save(
-        self,
-        commit: str,
-        client: str,
-        described: Mapping[str, dict[str, Any]],
-        facts: Mapping[str, str],
-        session: Path,
-        factors: Mapping[str, Mapping[str, float]],
+        self, commit: str, client: str, session: Path, factors: Mapping[str, Mapping[str, float]]
     ) -> None:
         # An extra's, and slow to load.
         from asv.results import Results as AsvResults
         from asv.runner import BenchmarkResult
 
         filed = filed_under(commit) if self.histories.labels else commit
+        described, facts = self.subject.described(), self._facts()
         python, environment = None, ENVIRONMENT_TYPE
         if not self.subject.lists_packages:
             # It runs in the ruler's own Python, which is a part of what figures are of.
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
-            facts, environment = {**facts, "python": python}, f"{ENVIRONMENT_TYPE}-py{python}"
+            facts["python"], environment = python, f"{ENVIRONMENT_TYPE}-py{python}"
         if client:
-            facts, environment = {**facts, "client": client}, f"{environment}-{client}"
+            facts["client"], environment = client, f"{environment}-{client}"
         results = AsvResults(facts, {}, filed, self.dates[commit], python, environment, {})
         measured = {
             metric: of_client
@@ -341,9 +324,14 @@ class MeasuringHistory(Counting):
                 one.failed.setdefault(commit, {}).update(dict.fromkeys(names, error.reason))
         filed = [figure for one in self._of_kind.values() for figure in one.file().figures]
         self.figures = [figure for figure in filed if not figure.failed]
-        # Why benchmarks gave no figure at some commit, by their names.
-        kinds = self._of_kind.values()
-        self._failed = {name: why for one in kinds for name, why in one.reasons().items()}
+        # Why benchmarks that no life of some commit gave are missing there, by their names.
+        self._failed = {
+            name: reason
+            for one in self._of_kind.values()
+            for commit, reasons in one.failed.items()
+            for name, reason in reasons.items()
+            if name not in one.readings.get(commit, {})
+        }
         return ExitCode.FAILED if self._failed else ExitCode.GOOD
 
     def print_answer(self) -> None:
