@@ -97,10 +97,6 @@ class Contest:
     # How they compare with a model in double precision, by workload and engine.
     tokens: Mapping[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
 
-    def label(self, engine: str) -> str:
-        """What the lives of an engine are called."""
-        return f"{self.folder.name}/{engine}"
-
     def _lived(self) -> list[KeptRound]:
         return [lived for _, lived in sorted(self.rounds.items())]
 
@@ -114,23 +110,19 @@ class Contest:
                 found |= {(one.name, engine): why for one in self.workloads}
         return found
 
-    def order(self, number: int) -> list[str]:
-        """The engines of a round, back or forth, that have not failed on all workloads."""
-        failed = Counter(engine for _, engine in self.left_out())
-        left = [name for name in self.engines if failed[name] < len(self.workloads)]
-        return left if number % 2 == 0 else left[::-1]
-
     def live(
         self, source: RoundSource, subject: DeclaredSubject, due: Due, device: str
     ) -> KeptRound:
-        """A life of each engine in a round, which never leaves its device.
+        """A life of each engine in a round, back or forth, which never leaves its device.
 
-        It is measured again as a whole where that is lost. An engine that fails is left out of the
-        rounds that follow.
+        It is measured again as a whole where that is lost. An engine that fails on all workloads is
+        left out of the rounds that follow.
         """
         readings, failed, facts = {}, {}, {}
-        for name in self.order(due.round):
-            label = self.label(name)
+        failures = Counter(engine for _, engine in self.left_out())
+        left = [name for name in self.engines if failures[name] < len(self.workloads)]
+        for name in left if due.round % 2 == 0 else left[::-1]:
+            label = f"{self.folder.name}/{name}"
             try:
                 reading = source.round([label], [0], (), device).readings[0][STARTUP]
             except (CommitUnusable, SampleFailed) as error:
@@ -314,7 +306,8 @@ def peers_subject(contests: Sequence[Contest]) -> DeclaredSubject:
             "OMP_NUM_THREADS": "1",
         },
     )
-    axis = AxisTable("labels", tuple(one.label(name) for one in contests for name in one.engines))
+    labels = (f"{one.folder.name}/{name}" for one in contests for name in one.engines)
+    axis = AxisTable("labels", tuple(labels))
     metrics = {STARTUP: MetricTable(path=STARTUP, unit="s")}
     return DeclaredSubject(REPOSITORY, SubjectText(table, metrics=metrics, axis=axis))
 
