@@ -70,5 +70,5 @@ def store_results(
     (folder / "machine.json").write_text(json.dumps(machine))
     content = {"commit_hash": commit, "date": date, "results": results, "version": 2}
     content |= {"python": python} if python else {}
-    path = folder / f"{commit[:8]}-host-py{python or '3.11'}.json"
+    path = folder / f"{commit}-host-py{python or '3.11'}.json"
     path.write_text(json.dumps({**content, "result_columns": list(columns)}))

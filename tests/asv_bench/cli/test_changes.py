@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from simulated_pairs import FIRST_LOOK, Answer, ScriptedPairs
-from stored_figures import SERIES, figures, hash_of, steps
+from stored_figures import SERIES, figures, hash_of, steps, store_results
 from toy_project import git
 
 from asv_bench.errors import Refused
@@ -40,37 +40,22 @@ class Project:
         self.compared: list[tuple[str, str]] = []
         self.unusable: str | None = None
         self.interrupted_at: int | None = None
-        results = root / "reports" / "asv"
-        results.mkdir(parents=True)
-        description = {"name": SERIES.benchmark, "unit": "seconds", "version": "1"}
-        description |= {"param_names": ["model"], "params": [["'gpt2-tiny'"]]}
-        (results / "benchmarks.json").write_text(
-            json.dumps({SERIES.benchmark: description, "version": 2})
-        )
         self.folder = self.measure_on(HERE)
 
     def measure_on(self, machine: str) -> Path:
         """Store a step on a machine; its folder."""
         folder = self.root / "reports" / "asv" / machine
-        folder.mkdir()
-        (folder / "machine.json").write_text(json.dumps({"machine": machine, "version": 1}))
         for figure in figures(steps(20, c12=0.05), noise=0.002):
             self.store(figure, folder)
         return folder
 
-    def store(self, figure: Figure, folder: Path | None = None, **facts: str) -> None:
+    def store(self, figure: Figure, folder: Path | None = None, python: str | None = None) -> None:
         """Store a figure as one of this machine, or of another that has the folder."""
-        params, samples = [["'gpt2-tiny'"]], [list(figure.samples)]
-        row = [[statistics.median(figure.samples)], params, "1", figure.started_ms, samples]
-        content = {
-            "commit_hash": figure.commit,
-            "date": figure.committed_ms,
-            "result_columns": ["result", "params", "version", "started_at", "samples"],
-            "results": {SERIES.benchmark: row},
-            **facts,
-        }
-        name = "-".join([figure.commit, "host", *facts.values()])
-        ((folder or self.folder) / f"{name}.json").write_text(json.dumps(content))
+        median, samples = statistics.median(figure.samples), [list(figure.samples)]
+        row = [[median], [["'gpt2-tiny'"]], "1", figure.started_ms, samples]
+        of, results = (folder or self.folder), {SERIES.benchmark: row}
+        described = {SERIES.benchmark: ("seconds", ["model"])}
+        store_results(of, described, results, figure.commit, figure.committed_ms, python=python)
 
     def forget(self) -> None:
         """Remove all that is stored of this machine."""
@@ -326,8 +311,8 @@ def test_series_are_laid_along_first_parents(project: Project) -> None:
 
 
 def test_what_is_stored_wrong_is_named_and_the_rest_is_judged(project: Project) -> None:
-    (project.folder / f"{hash_of(3)}-host.json").write_text('{"commit_hash": "')
-    path = project.folder / f"{hash_of(4)}-host.json"
+    (project.folder / f"{hash_of(3)}-host-py3.11.json").write_text('{"commit_hash": "')
+    path = project.folder / f"{hash_of(4)}-host-py3.11.json"
     content = json.loads(path.read_text())
     content["results"][SERIES.benchmark][-1] = [[0.0, math.nan, -1.0]]
     path.write_text(json.dumps(content))

@@ -129,22 +129,16 @@ def test_a_tile_that_spills_is_named_first(tmp_path: Path) -> None:
     assert cause.sentence.startswith("prefill_attention spills registers to local memory")
 
 
-def planted_clone(folder: Path) -> tuple[Path, str]:
-    """A clone whose newest commit calls an operator more, and that commit."""
-    root, (file, before, after) = folder / "clone", PLANTS["operator"]
-    Repository(ROOT).ask("clone", "--quiet", "--local", str(ROOT), str(root))
-    source, clone = root / file, Repository(root)
-    source.write_text(source.read_text().replace(before, after))
-    me = ("-c", "user.name=kvtrail", "-c", "user.email=kvtrail@localhost")
-    clone.ask(*me, "commit", "--quiet", "--all", "-m", "Tidy up attention")
-    return root, clone.line("rev-parse", "HEAD")
-
-
 @pytest.mark.thorough
 def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None:
-    root, planted = planted_clone(tmp_path)
+    # A clone whose newest commit calls an operator more.
+    root, (file, before, after) = tmp_path / "clone", PLANTS["operator"]
+    Repository(ROOT).ask("clone", "--quiet", "--local", str(ROOT), str(root))
+    (root / file).write_text((root / file).read_text().replace(before, after))
+    me = ("-c", "user.name=kvtrail", "-c", "user.email=kvtrail@localhost")
+    Repository(root).ask(*me, "commit", "--quiet", "--all", "-m", "Tidy up attention")
     subject = EngineRuns(root, EngineWorkload("scheduler"))
-    base, head = subject.resolve(f"{planted}^"), subject.resolve(planted)
+    base, head = subject.resolve("HEAD^"), subject.resolve("HEAD")
 
     def look(base: Commit, head: Commit, traces: int) -> Explanation:
         ends = [("a", base), ("b", head)]
@@ -161,7 +155,7 @@ def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None
     one = "One trace of each end has no noise to tell times from: only counts are compared."
     assert found.notes == [one]
     assert found.causes[0].sentence == "aten::neg is called 2 more times (0 → 2) a step"
-    files = f"1 file differs: {PLANTS['operator'][0]} (+1 -1)."
+    files = f"1 file differs: {file} (+1 -1)."
     between = f"One commit lies between: {head.short} Tidy up attention (kvtrail)."
     assert list(found.context()) == [files, between, one]
     assert look(base, base, 3).causes == []

@@ -23,10 +23,12 @@ DESCRIBED = {
 }
 
 
-def write(directory: Path, results: dict[str, list[Any]]) -> None:
-    """A results directory as asv writes it, with two benchmarks of version 1."""
+def write(directory: Path, results: dict[str, list[Any]]) -> Path:
+    """A results directory as asv writes it, with two benchmarks of version 1; the file in it."""
     machine = directory / "own-toy"
     store_results(machine, DESCRIBED, results, "a" * 40, 1000, columns=COLUMNS, cpu="a cpu")
+    [path] = machine.glob("a*.json")
+    return path
 
 
 STEP = "decode.Decode.track_step_time"
@@ -92,8 +94,7 @@ def test_a_file_that_asv_did_not_write_is_named_and_the_rest_is_read(
 @pytest.mark.parametrize("sample", ["0", "-1.5", "NaN", "Infinity", "null", "true", '"2"', "1e999"])
 def test_a_sample_that_is_no_time_is_named_and_left_out(tmp_path: Path, sample: str) -> None:
     row = [[0.002], [["'gpt2'"], ["8"], ["128"]], "1", 7, 1.0, None, [[0.001, "SAMPLE", 0.003]]]
-    write(tmp_path, {STEP: row, STARTUP: [[0.2], [], "1", 7]})
-    [path] = (tmp_path / "own-toy").glob("a*.json")
+    path = write(tmp_path, {STEP: row, STARTUP: [[0.2], [], "1", 7]})
     path.write_text(path.read_text().replace('"SAMPLE"', sample))
     results = read_results(tmp_path)
     [sentence] = results.complaints
@@ -122,8 +123,7 @@ def test_a_machine_without_facts_goes_by_its_folders_name(tmp_path: Path, conten
 def test_sessions_stand_side_by_side_and_the_one_with_the_most_samples_counts(
     tmp_path: Path,
 ) -> None:
-    write(tmp_path, {STARTUP: [[0.2], [], "1", 7, 1.0, None, [[0.1, 0.2, 0.3]]]})
-    [path] = (tmp_path / "own-toy").glob("a*.json")
+    path = write(tmp_path, {STARTUP: [[0.2], [], "1", 7, 1.0, None, [[0.1, 0.2, 0.3]]]})
 
     def session(number: int, started: int, *samples: float) -> None:
         content = json.loads(path.read_text())
@@ -138,8 +138,7 @@ def test_sessions_stand_side_by_side_and_the_one_with_the_most_samples_counts(
 
 
 def test_figures_of_other_environments_are_apart(tmp_path: Path) -> None:
-    write(tmp_path, {STARTUP: [[0.2], [], "1", 7]})
-    [path] = (tmp_path / "own-toy").glob("a*.json")
+    path = write(tmp_path, {STARTUP: [[0.2], [], "1", 7]})
     for python in ("3.11", "3.12"):
         content = json.loads(path.read_text())
         content |= {"python": python, "params": {"torch": "2.11", "machine": "own-toy"}}

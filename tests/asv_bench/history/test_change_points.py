@@ -139,37 +139,35 @@ def test_the_range_of_a_change_holds_its_place() -> None:
     assert ranges < 60 * 4
 
 
-def in_two_sessions(levels: list[float], size: int) -> list[Figure]:
-    """Figures of which the first `size` were measured two hours before the others."""
+def in_sessions(measured: list[Figure], *begins: int) -> list[Figure]:
+    """Figures, of which those with these numbers begin sessions two hours after the one before."""
     return [
-        replace(figure, started_ms=figure.started_ms + (number >= size) * 7_200_000)
-        for number, figure in enumerate(figures(levels, noise=0.002))
+        replace(figure, started_ms=7_200_000 * sum(number >= one for one in begins) + number)
+        for number, figure in enumerate(measured)
     ]
 
 
 def test_what_sessions_differ_by_is_no_change() -> None:
     levels = steps(40, c20=0.015)
     assert len(changes_of(levels, noise=0.002)) == 1
-    assert changes_in(points(in_two_sessions(levels, 20))) == []
+    assert changes_in(points(in_sessions(figures(levels, noise=0.002), 20))) == []
 
 
 def test_a_step_within_a_session_is_as_high_as_that_session_says_and_more_certain() -> None:
     levels = steps(40, c20=-0.02, c30=0.03)
-    [change] = changes_in(points(in_two_sessions(levels, 20)))
+    [change] = changes_in(points(in_sessions(figures(levels, noise=0.002), 20)))
     assert change.commit.hash == hash_of(30)
     assert change.effect == pytest.approx(0.03, abs=0.004)
     widths = []
     for size in (10, 20):
-        [change] = changes_in(points(in_two_sessions(steps(40, c20=0.15), size)))
+        measured = figures(steps(40, c20=0.15), noise=0.002)
+        [change] = changes_in(points(in_sessions(measured, size)))
         widths.append(change.interval[1] - change.interval[0])
     assert widths[1] > 3 * widths[0]
 
 
 def test_a_reference_measured_badly_makes_no_change(tmp_path: Path) -> None:
-    measured = [
-        replace(figure, started_ms=(number // 10) * 7_200_000 + number)
-        for number, figure in enumerate(figures([0.0] * 60, noise=0.004))
-    ]
+    measured = in_sessions(figures([0.0] * 60, noise=0.004), *range(10, 60, 10))
     draws = np.random.default_rng(1)
     for first in range(0, 60, 10):
         level = 1e-3 * math.exp(draws.normal(0, 0.004))
@@ -256,12 +254,7 @@ def test_noisy_sessions_that_look_alike_by_chance_make_no_changes(processes: int
     found = 0
     for seed in range(60):
         added = 0.01 * np.random.default_rng(seed).choice([-1.0, 1.0], 15)
-        measured = figures(
-            np.repeat(added, 10).tolist(), seed=seed, processes=processes, noise=0.01
-        )
-        sessions = [
-            replace(figure, started_ms=(number // 10) * 7_200_000 + number)
-            for number, figure in enumerate(measured)
-        ]
-        found += len(changes_in(points(sessions)))
+        levels = np.repeat(added, 10).tolist()
+        measured = figures(levels, seed=seed, processes=processes, noise=0.01)
+        found += len(changes_in(points(in_sessions(measured, *range(10, 150, 10)))))
     assert found <= 1
