@@ -64,10 +64,7 @@ and what is said of them. The last two are figures of compiled kernels."""
 _LINE_US = 0.03
 _OF_STEPS, _COMPILED = tuple(_KINDS)[:3], tuple(_KINDS)[3:]
 
-PathCounts: TypeAlias = Mapping[str, Mapping[str, float]]
-"""By kind and name: each a step, as a mean over the steps of a block."""
-Figures: TypeAlias = Mapping[str, Mapping[str, int]]
-"""By the kernel's name, and that of the figure: of its variants, that with the most."""
+_Counted: TypeAlias = Mapping[str, Mapping[str, float]]
 
 
 class CountTask(msgspec.Struct):
@@ -83,9 +80,11 @@ class CountTask(msgspec.Struct):
 class Counts(msgspec.Struct):
     """An answer; `failures` says what could not be counted, and why."""
 
+    # By path, kind and name: each a step, as a mean over the steps of a block.
     paths: dict[str, dict[str, dict[str, float]]] = {}
     kernels: list[str] = []  # that a Hopper GPU would run, see `LaunchedKernel.key`
-    figures: dict[str, dict[str, int]] = {}  # of compiled kernels, see `Figures`
+    # By the name of a compiled kernel, and of the figure: of its variants, that with the most.
+    figures: dict[str, dict[str, int]] = {}
     failures: list[str] = []
 
 
@@ -140,7 +139,7 @@ def step_clues(base: Counts, head: Counts) -> Iterator[Clue]:
         yield replace(one, sentence=f"{sentence} ({', '.join(places)})")
 
 
-def _path_clues(base: PathCounts, head: PathCounts) -> Iterator[Clue]:
+def _path_clues(base: _Counted, head: _Counted) -> Iterator[Clue]:
     for kind in _OF_STEPS:
         for name, *counts in _changed(base[kind], head[kind]):
             yield _clue(Source.COUNTERS, name, kind, f"{kind} a step", *counts)
@@ -166,7 +165,7 @@ def _changed(
             yield name, before, after
 
 
-def figure_clues(base: Figures, head: Figures) -> Iterator[Clue]:
+def figure_clues(base: _Counted, head: _Counted) -> Iterator[Clue]:
     """What the kernels of a name compile to at one end and not at the other."""
     for kernel in sorted(base.keys() & head.keys()):
         for figure, *counts in _changed(base[kernel], head[kernel]):

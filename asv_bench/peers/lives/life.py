@@ -302,7 +302,10 @@ def live(label: str, task: PeerTask) -> dict[str, Any]:
         sys.path.insert(0, os.environ["KVTRAIL_TREE"])
     load, _ = KINDS[label]
     peer = load(task)
-    startup_s = _seconds_since_start()
+    # Of this process, its interpreter's start included.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    startup_s = time.clock_gettime(time.CLOCK_BOOTTIME) - started
     figures, tokens, failed = {}, {}, {}
     for name, demand in task.demands.items():
         try:
@@ -349,13 +352,6 @@ def _measured(peer: Driver, demand: Demand, task: PeerTask) -> tuple[dict[str, l
         "tpot_ms": [1e3 * (whole_s - first_s) / further for first_s, whole_s in counted],
     }
     return figures, ids
-
-
-def _seconds_since_start() -> float:
-    """Of this process, its interpreter's start included."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def main(path: str) -> None:
