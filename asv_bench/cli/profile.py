@@ -10,14 +10,7 @@ from typing import Annotated
 
 import typer
 
-from asv_bench.explain.trace import (
-    Decoded,
-    Event,
-    TraceSummary,
-    Window,
-    read_events,
-    torch_trace,
-)
+from asv_bench.explain.trace import Decoded, Event, TraceSummary, Window, read_events, torch_trace
 from asv_bench.memory import Bandwidth, Role, kernel_roles, read_bandwidth
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Re
 from asv_bench.history.asv_results import Figure, read_results
 from asv_bench.history.histories import Histories
 from asv_bench.measure.lives import Lives
-from asv_bench.measure.samples import Round
+from asv_bench.measure.samples import Reading, Round
 from asv_bench.session.time_limit import TimeLimit
 
 TABLES = """
@@ -260,22 +261,25 @@ def test_what_takes_long_begins_only_with_a_yes(
     assert len(figures_in(kept)["step_ms"]) == 4
 
 
+def told_otherwise(patch: pytest.MonkeyPatch, *ways: Callable[[Reading], Reading]) -> None:
+    """Let lives tell something else, in each of these ways in turn."""
+    turns, whole = itertools.cycle(ways), Lives.round
+
+    def altered(self: Lives, cells: list[str], **options):
+        [readings] = whole(self, cells, **options).readings
+        way = next(turns)
+        return Round((0,), ({name: way(one) for name, one in readings.items()},))
+
+    patch.setattr(Lives, "round", altered)
+
+
 def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
     kvtrail, history, toy: DeclaredRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = itertools.count()
-    whole = Lives.round
-
-    def on_two(self: Lives, cells: list[str], **options):
-        device, factor = (("left", 1.0), ("right", 1.1))[next(count) % 2]
-        [readings] = whole(self, cells, **options).readings
-        moved = {
-            name: replace(one, device=device, value=factor * one.value)
-            for name, one in readings.items()
-        }
-        return Round((0,), (moved,))
-
-    monkeypatch.setattr(Lives, "round", on_two)
+    left = partial(replace, device="left")
+    told_otherwise(
+        monkeypatch, left, lambda one: replace(one, device="right", value=1.1 * one.value)
+    )
     of_device = history("HEAD~4..HEAD", 2).record["results"]["device_factors"]
     assert {*of_device.popitem()[1]["step_ms"]} == {"left", "right"}
     of_commit = figures_in(kept)["step_ms"].values()
@@ -288,15 +292,8 @@ def test_a_device_that_always_reads_more_is_not_taken_for_a_change(
 def test_lives_that_another_client_asked_are_of_another_series(
     history, toy: DeclaredRepository, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clients = itertools.cycle(["first", "second", "first"])
-    whole = Lives.round
-
-    def asked(self: Lives, cells: list[str], **options):
-        [readings] = whole(self, cells, **options).readings
-        client = next(clients)
-        return Round((0,), ({name: replace(one, client=client) for name, one in readings.items()},))
-
-    monkeypatch.setattr(Lives, "round", asked)
+    clients = [partial(replace, client=name) for name in ("first", "second", "first")]
+    told_otherwise(monkeypatch, *clients)
     said = history("HEAD^!", 3, "--metric", "step_ms")
     stored = read_results(kept / "asv").figures
     assert sorted((dict(one.environment)["client"], len(one.samples)) for one in stored) == [
