@@ -243,13 +243,13 @@ class Bisecting(Searching):
         """Find out what differs besides time at the commits that are named."""
         if not finding.confirmed_steps or self._stopped is not None:
             return
-        # Not at the top: where nothing is slower, nothing has need of it.
-        from asv_bench.explain.explaining import why
-
         row = [Commit(self._good), *self._commits]
         # The answer stands already, and Ctrl-C leaves it.
         looking = Progress(self._console, "looking at what differs besides time")
         with suppress(KeyboardInterrupt), looking:
+            # Not at the top: where nothing is slower, nothing has need of it.
+            from asv_bench.explain.explaining import why
+
             for step in finding.confirmed_steps:
                 before = row[[commit.hash for commit in row].index(step.commits[0]) - 1]
                 head = self._by_hash[step.commit]

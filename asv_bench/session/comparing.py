@@ -323,12 +323,12 @@ class Comparing(Judging):
         if options is None or not found or self._stopped is not None:
             return
         begin, head = found[0]
-        # Not at the top: where nothing is slower, nothing has need of it.
-        from asv_bench.explain.explaining import why
-
         # The answer stands already, and Ctrl-C leaves it.
         looking = Progress(self._console, "looking at what differs besides time")
         with suppress(KeyboardInterrupt), looking:
+            # Not at the top: where nothing is slower, nothing has need of it.
+            from asv_bench.explain.explaining import why
+
             left = self._how.limit.left()
             lines = why(self._subject, self._base, head, options, seconds=left)
             self._why = [f"{begin}{line}" for line in lines]
