@@ -62,7 +62,7 @@ _KINDS = {
 """Kinds of counts: rough microseconds of one more, to order differences that no trace has measured,
 and what is said of them. The last two are figures of compiled kernels."""
 _LINE_US = 0.03
-_OF_STEPS, _COMPILED = tuple(_KINDS)[:3], tuple(_KINDS)[3:]
+_COMPILED = ("spill_instructions", "registers")
 
 _Counted: TypeAlias = Mapping[str, Mapping[str, float]]
 
@@ -140,7 +140,7 @@ def step_clues(base: Counts, head: Counts) -> Iterator[Clue]:
 
 
 def _path_clues(base: _Counted, head: _Counted) -> Iterator[Clue]:
-    for kind in _OF_STEPS:
+    for kind in filter(_KINDS.__contains__, base):
         for name, *counts in _changed(base[kind], head[kind]):
             yield _clue(Source.COUNTERS, name, kind, f"{kind} a step", *counts)
     lines = base.get("lines", {}), head.get("lines", {})
