@@ -217,23 +217,18 @@ def test_both_pages_are_served_and_nothing_else(
 ) -> None:
     measure("HEAD~1..HEAD", rounds=1)
 
+    missing = dict.fromkeys(("asv/toy/machine.json", "", "html/../asv"), HTTPStatus.NOT_FOUND)
+    served = {"pages/index.html": HTTPStatus.OK, "html/index.json": HTTPStatus.OK}
+
     def codes(address: str) -> dict[str, int]:
         root, found = address.removesuffix("pages/index.html"), {}
-        for path in (
-            "pages/index.html",
-            "html/index.json",
-            "asv/toy/machine.json",
-            "",
-            "html/../asv",
-        ):
+        for path in served | missing:
             try:
                 found[path] = urlopen(root + path).status
             except HTTPError as error:
                 found[path] = error.code
         return found
 
-    missing = dict.fromkeys(("asv/toy/machine.json", "", "html/../asv"), HTTPStatus.NOT_FOUND)
-    served = {"pages/index.html": HTTPStatus.OK, "html/index.json": HTTPStatus.OK}
     assert asked_while_served(monkeypatch, codes) == served | missing
     assert "serving the pages at http://127.0.0.1:" in capsys.readouterr().out
 
