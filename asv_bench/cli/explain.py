@@ -52,6 +52,7 @@ def explain(
         raise Refused("--compare makes a record, and --record names one; give one of them.")
     chosen = asked.choice(command, metric, near=(base, head)).subject("explain")
     ends = options.ends_of(chosen, (base, head), files.console)
+    how = options.RunningOptions(minutes=minutes)
     if compare:
         beside = options.Outputs(STANDARD_OUTPUT if files.console.stderr else None)
         minutes = minutes and minutes / 2  # for the comparison, and as many for the traces
@@ -65,4 +66,4 @@ def explain(
     (_, old), (_, new) = ends
     effect = known_effect((old.hash, new.hash), chosen, record)
     explaining = Explaining(chosen, ends, effect, traces)
-    explaining.with_options(files, options.RunningOptions(minutes=minutes)).answer()
+    explaining.with_options(files, how).answer()

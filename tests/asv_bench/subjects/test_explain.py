@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from mutated_files import mutants_of
 from toy_project import git
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.explain.explaining import why
+from asv_bench.explain.explaining import Explaining, why
 from asv_bench.explain.trace import read_traces
+from asv_bench.session.time_limit import whole_process
 from asv_bench.subjects.declared import DeclaredSubject
 
 TABLES = f"""{in_ms("step_ms")}
@@ -227,6 +229,20 @@ def test_a_verdict_looks_why_within_the_time_that_is_left(
         assert kvtrail(made, verb, "HEAD~1", "HEAD", "--fresh", *words).code in (0, 3)
     assert left[0] is None
     assert 0 < left[1] < 3600
+
+
+def test_a_comparison_leaves_half_of_the_minutes_to_what_is_explained(
+    kvtrail,
+    declared: Callable[..., DeclaredRepository],
+    lives_in_process: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, left = declared(PLAIN, "step_ms = 1.0", "step_ms = 1.0 * 2"), []
+    monkeypatch.setattr(Explaining, "look", lambda one: left.append(one._how.limit.left()))
+    # The command is ten minutes old.
+    with whole_process(time.monotonic() - 600):
+        kvtrail(made, "explain", "HEAD~1", "HEAD", "--compare", "--minutes", "60")
+    assert 1800 < left[0] < 3000
 
 
 def test_where_no_time_is_left_a_verdict_profiles_no_life(tmp_path: Path) -> None:
