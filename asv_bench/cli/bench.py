@@ -27,7 +27,7 @@ def bench(
         bool, typer.Option("--quick", help="Few benchmarks, one process each: does it run?")
     ] = False,
     full: options.Full = False,
-    benchmark: options.Patterns = None,
+    benchmark: options.Metrics = None,
     rounds: options.FigureProcesses = None,
     require_gpu: options.RequireGpu = False,
     yes: options.Yes = False,

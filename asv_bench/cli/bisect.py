@@ -27,23 +27,12 @@ def bisect(
         typer.Argument(help="A later one, with the change; --files needs the one commit only."),
     ] = None,
     command: options.MeasuredCommand = None,
-    benchmark: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            "--benchmark",
-            "-b",
-            help="Regular expression, found in the name of exactly one metric, or of a benchmark "
-            "with parameters (default: the one metric of kvtrail.toml, wall_s of a command, step "
-            "time of the workload scheduler).",
-        ),
-    ] = None,
+    benchmark: options.ComparedMetrics = None,
     *,
     asked: options.EngineOptions,
     check: Annotated[
         str | None,
         typer.Option(
-            "--check",
             help="Find the first commit with another result of this [check] of kvtrail.toml, or "
             "with a worse number.",
         ),
@@ -92,27 +81,25 @@ def bisect(
 ) -> None:
     """Find the commits after GOOD, up to BAD, that made a benchmark slower.
 
-    The two ends are compared first; without a regression between them nothing is searched, unless
-    with --inside or --all. The largest step comes first, and the search ends when what it confirmed
-    explains the difference of the ends, but for a tenth; --all goes on, and measures each commit,
-    as changes may cancel each other. A slope is told from a step. Commits that hold the same files
-    in what is measured as the one before are stepped over. The search runs along first parents: a
-    merge counts as one commit, and the answer has the command that goes into it.
+    --metric has to find exactly one metric. The two ends are compared first; without a regression
+    between them nothing is searched, unless with --inside or --all. The largest step comes first,
+    and the search ends when what it confirmed explains the difference of the ends, but for a tenth;
+    --all goes on, and measures each commit, as changes may cancel each other. A slope is told from
+    a step. Commits that hold the same files in what is measured as the one before are stepped over.
+    The search runs along first parents: a merge counts as one commit, and the answer has the
+    command that goes into it.
     Along an axis of labels the first label is found. bisect COMMIT --files finds the files of a
     commit that did it. Exit code 3: the commit was found and confirmed; 0: no regression, or the
     same at both ends; 4: inconclusive; 5: the benchmark does not exist at one of the ends; 1: a
     failure; 2: refused; 130: interrupted, and the same command goes on where it stopped.
     """
-    patterns = [benchmark] if benchmark else ()
-    choice = asked.choice(command, patterns, how, near=(good, bad))
+    choice = asked.choice(command, benchmark, how, near=(good, bad))
     chosen = choice.subject("bisect")
     checked = None if check is None else chosen.choose_check(check)
     if (count := len(asked_for := judged(chosen.metrics))) > 1:
         shown = ", ".join(metric.name for metric in asked_for[:6])
-        said = "" if benchmark is None else f" {benchmark!r}"
-        raise Refused(
-            f"--metric{said} finds {count} metrics, and one is bisected at a time: {shown}."
-        )
+        said = " ".join(["--metric", *map(repr, benchmark or ())])
+        raise Refused(f"{said} finds {count} metrics, and one is bisected at a time: {shown}.")
     inside = inside or every
     plan = SearchPlan(
         comparison=THOROUGH.with_margin(chosen.metrics[0].margin or how.margin / 100),

@@ -171,10 +171,7 @@ def swap(
     head: Annotated[str, options.HEAD],
     old: Annotated[str, typer.Argument(help="A label, such as the old version of a dependency.")],
     new: Annotated[str, typer.Argument(help="The new one.")],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", "-b", help="Regular expression, looked for in names of metrics."),
-    ] = None,
+    benchmark: options.Metrics = None,
     subject: options.SubjectPath = None,
     rounds: options.MostRounds = None,
     devices: options.Devices = None,
@@ -188,7 +185,7 @@ def swap(
     the commit's tree and $KVTRAIL_LABEL. Exit codes are those of compare.
     """
     asked = options.SubjectOptions(subject, "commits", devices)
-    chosen = asked.choice((), metric, how).subject("swap")
+    chosen = asked.choice((), benchmark, how).subject("swap")
     if not chosen.lists_packages:
         raise Refused("swap needs a subject with labels; name its file with --subject.")
     if old == new:

@@ -81,9 +81,6 @@ MeasuredCommand = Annotated[
         "repository (default: what kvtrail.toml says). One word with spaces is for the shell.",
     ),
 ]
-Patterns = Annotated[
-    list[str] | None, _option("--benchmark -b", "Regular expression; may be given several times.")
-]
 Metrics = Annotated[list[str] | None, _metrics()]
 ComparedMetrics = Annotated[
     list[str] | None,
