@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_pairs import BASE, HEAD, Answer
+from simulated_pairs import BASE, HEAD, Answer, ScriptedPairs, SourcedSuite
 
 from asv_bench.cli.calibrate import numbers_of
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
-from asv_bench.history.asv_selection import Entry
 from asv_bench.lab.calibrating import UNFINISHED, Calibrating, PlantedTrial, are_sound
-from asv_bench.subjects.own_suite import OwnSuite
 
 
 def trial(planted: float, verdict: Verdict, name: str = "a trial") -> PlantedTrial:
@@ -56,15 +53,12 @@ def calibrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Callable[..., Answer]
 ) -> Calibrated:
     """The code, output, record and page of a command whose trials are made up."""
-    name = "scheduler.Scheduler.track_step_time('gpt2-tiny')"
-    monkeypatch.setattr(OwnSuite, "all_entries", lambda suite: [Entry(name, name, "seconds")])
-    monkeypatch.setattr(OwnSuite, "resolve", lambda suite, name: Commit(BASE))
-    monkeypatch.setattr(OwnSuite, "pairs", lambda *_: nullcontext())
+    suite = SourcedSuite(tmp_path, ScriptedPairs(lambda *_: 1.0), commits={"HEAD": Commit(BASE)})
 
     def calibrate(run: Callable[[Calibrating], None]) -> tuple[int, str, dict[str, Any], str]:
         monkeypatch.setattr(Calibrating, "_try_all", lambda calibrating, _: run(calibrating))
         page = tmp_path / "page.md"
-        return *invoke(None, "calibrate", "--markdown", str(page)), page.read_text()
+        return *invoke(suite, "calibrate", "--markdown", str(page)), page.read_text()
 
     return calibrate
 

@@ -8,13 +8,12 @@ import platform
 import re
 import statistics
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_pairs import FIRST_LOOK, Answer, ScriptedPairs
+from simulated_pairs import FIRST_LOOK, Answer, ScriptedPairs, SourcedSuite
 from stored_figures import SERIES, figures, hash_of, steps, store_results
 from toy_project import git
 
@@ -22,10 +21,9 @@ from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.asv_selection import Entry, select
 from asv_bench.history.standing import UNFINISHED
-from asv_bench.measure.samples import CommitUnusable, Metric
+from asv_bench.measure.samples import CommitUnusable
 from asv_bench.process.machine import machine_facts
 from asv_bench.subjects import choose
-from asv_bench.subjects.own_suite import OwnSuite
 
 HERE = machine_facts().name
 
@@ -62,34 +60,23 @@ class Project:
         for path in self.folder.glob("*-host*.json"):
             path.unlink()
 
-    def begin(self) -> None:
-        """Make it a repository without commits."""
-        git(self.root, "init", "--quiet", "--initial-branch=main")
-
     def commit(self, subject: str) -> str:
         """The hash of one more commit of whatever is staged."""
         git(self.root, "commit", "--quiet", "--allow-empty", "--message", subject)
         return git(self.root, "rev-parse", "HEAD").strip()
 
-    def suite(self, root: Path) -> OwnSuite:
-        project = self
+    def suite(self) -> SourcedSuite:
+        name = f"{SERIES.benchmark}('gpt2-tiny')"
 
-        class Suite(OwnSuite):
-            devices = ("cpu",)
-
+        class Suite(SourcedSuite):
             def choose(self, patterns, devices) -> None:
                 if devices == "no such":
                     raise Refused("there is no such device.")
-                name = f"{SERIES.benchmark}('gpt2-tiny')"
-                found = select([Entry(name, name, "seconds")], patterns, has_gpu=False)
-                self.metrics = [Metric(one.name, one.unit) for one in found]
+                select([Entry(name, name, "seconds")], patterns, has_gpu=False)
 
-            def pairs(self):
-                return nullcontext(project.source([one.name for one in self.metrics]))
+        return Suite(self.root, self.source(name), [name])
 
-        return Suite(root)
-
-    def source(self, benchmarks):
+    def source(self, benchmark: str) -> ScriptedPairs:
         project = self
 
         class Recorded(ScriptedPairs):
@@ -112,7 +99,7 @@ class Project:
                 }
 
         noise = np.random.default_rng(1)
-        return Recorded(lambda *_: 1 + project.true_effect + noise.normal(0, 0.003), benchmarks)
+        return Recorded(lambda *_: 1 + self.true_effect + noise.normal(0, 0.003), (benchmark,))
 
     @property
     def page(self) -> str:
@@ -122,7 +109,7 @@ class Project:
         return " ".join(re.sub(r"<[^>]*>", " ", first).split())
 
     def run(self, *arguments: str) -> tuple[int, str, list[dict]]:
-        code, said, self.record = self.invoke(self.suite(self.root), "changes", *arguments)
+        code, said, self.record = self.invoke(self.suite(), "changes", *arguments)
         return code, said, self.record["results"]["changes"]
 
 
@@ -260,7 +247,7 @@ def test_changes_of_benchmarks_that_are_all_gone_are_left_out(project: Project) 
 def test_a_change_between_commits_of_one_engine_is_refuted_without_measuring(
     project: Project, arguments: tuple[str, ...], standing: str
 ) -> None:
-    project.begin()
+    git(project.root, "init", "--quiet", "--initial-branch=main")
     (project.root / "engine").mkdir()
     (project.root / "engine" / "__init__.py").write_text("STEP = 1\n")
     git(project.root, "add", "engine")
@@ -292,7 +279,7 @@ def test_environments_of_one_machine_are_judged_apart(project: Project) -> None:
 
 def test_series_are_laid_along_first_parents(project: Project) -> None:
     """A side branch that is 25 % slower, and was merged when that had been mended."""
-    project.begin()
+    git(project.root, "init", "--quiet", "--initial-branch=main")
     main = [project.commit(f"main {number}") for number in range(8)]
     git(project.root, "checkout", "--quiet", "-b", "side", "HEAD~4")
     side = [project.commit(f"side {number}") for number in range(6)]
