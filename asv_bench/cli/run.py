@@ -38,7 +38,7 @@ _FIGURES = {
     "fraction_of_floor": ("fraction_of_floor",),
 }
 """The figures of a row, and where the record of a process has them."""
-_COLUMNS = (
+COLUMNS = (
     Column("workload", "workload", kind="name"),
     Column("engine", "engine", kind="name"),
     Column("batch", "batch", show=str),
@@ -130,11 +130,8 @@ def headline(
     table_path = target.with_suffix(".md")
     require_places(None, target, table_path)
     arguments = ["--quick"] if quick else []
-    record = Record(
-        "headline",
-        {"workloads": names, "processes": processes, "arguments": arguments},
-        machine=facts,
-    )
+    settings = {"workloads": names, "processes": processes, "arguments": arguments}
+    record = Record("headline", settings, machine=facts)
     console = make_console()
     record.look_around(console, [chosen_device("auto")])
     folder = record.default_path().with_suffix("")
@@ -159,7 +156,7 @@ def headline(
                 content["incomplete"] = f"{len(measured)} of {total} processes"
                 title += f", {content['incomplete']}"
             write_json(target, content, indent=2)
-            table = headline_table(rows, title)
+            table = Table(COLUMNS, [[row[one.key] for one in COLUMNS] for row in rows], title)
             write_text(table_path, table.to_markdown())
     record.results |= {"rows": rows, "processes": measured}
     path = record.write()
@@ -206,8 +203,3 @@ def headline_row(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = [one[name] for one in processes if one[name] is not None]
         row[name] = statistics.median(values) if values else None
     return row
-
-
-def headline_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """The rows of `headline.json` as a table."""
-    return Table(_COLUMNS, [[row[column.key] for column in _COLUMNS] for row in rows], title)
