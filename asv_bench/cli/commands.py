@@ -17,7 +17,7 @@ from asv_bench import __version__
 from asv_bench.errors import Interrupted, Refused
 from asv_bench.output.console import Verbosity, set_verbosity
 from asv_bench.output.record import IS_CHECKOUT
-from asv_bench.session.exit_codes import exit_codes_text
+from asv_bench.session.exit_codes import ExitCode
 
 BETWEEN = "\0--"
 """What judge finds between its two sides, as options may stand behind them; and compare between
@@ -212,11 +212,12 @@ class _Program(TyperGroup):
 @functools.cache
 def build_app(name: str = "") -> typer.Typer:
     """The application with the command of a name; "": with every command."""
+    codes = "; ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
     app = typer.Typer(
         name="kvtrail",
         cls=_Program,
         help="Tells, with evidence, which commit made a program slower or faster.",
-        epilog=exit_codes_text(),
+        epilog=f"Exit codes: {codes}.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )

@@ -76,12 +76,10 @@ def fixed(
             "fixed needs three commits or labels: kvtrail fixed PARENT CULPRIT HEAD; or the "
             "culprit alone, without a command behind it."
         )
-    near = [*commits[:NAMES], *(["HEAD"] if is_alone else [])]
-    choice = asked.choice(commits[NAMES:], benchmark, how, near=near)
-    chosen = choice.subject("fixed")
-    names = commits[:NAMES]
+    names = [*commits, "HEAD"] if is_alone else commits[:NAMES]
+    chosen = asked.choice(commits[NAMES:], benchmark, how, near=names).subject("fixed")
     if is_alone:
-        names = [options.parent_of(chosen, names[0]), names[0], "HEAD"]
+        names = [options.parent_of(chosen, commits[0]), *names]
     plan = plan_of(rounds, how.margin, len(chosen.metrics) / LEAD, quick=quick)
     three = options.ends_of(chosen, names, files.console)
     question = _question(chosen, three, plan.confidence, anyway=how.anyway, is_alone=is_alone)

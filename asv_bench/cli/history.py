@@ -11,7 +11,7 @@ from asv_bench.cli.report import branch_to_show, build_all_pages
 from asv_bench.errors import Refused, require_packages
 from asv_bench.git.repository import WORKING_TREE, short
 from asv_bench.history.asv_results import write_session
-from asv_bench.history.asv_selection import STANDARD, require_patterns
+from asv_bench.history.asv_selection import STANDARD
 from asv_bench.history.histories import Histories
 from asv_bench.history.history_session import MeasuringHistory
 from asv_bench.history.standing import ANSWERS, Confirming, stored_changes
@@ -130,8 +130,7 @@ def changes(
     Exit code 3: a regression was confirmed; 4: a control moved; 0: neither. The same command goes
     on after Ctrl-C.
     """
-    require_patterns("--benchmark", benchmark or ())
-    choice = asked.choice(how=how)
+    choice = asked.choice(patterns=benchmark, how=how)
     declared = choice.declared("changes")
     histories = Histories.of_subject(declared, results)
     kept = histories.folder / ANSWERS / "answers.json"

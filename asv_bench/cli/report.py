@@ -28,17 +28,15 @@ from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.session.options import AxisKind, BadgeFile, ResultsFolder, SubjectPath
 from asv_bench.subjects.choose import Choice
 
-Opened = Annotated[
-    bool, typer.Option("--open", help="Open the page; a local server shows asv's pages with it.")
-]
-
 
 def report(
     subject: SubjectPath = None,
     axis: AxisKind = None,
     results: ResultsFolder = None,
     badge: BadgeFile = None,
-    is_opened: Opened = False,
+    is_opened: Annotated[
+        bool, typer.Option("--open", help="Open the page; a local server shows asv's pages too.")
+    ] = False,
 ) -> None:
     """Build the pages from the stored results."""
     histories = Histories.of_subject(Choice(file=subject, axis=axis).declared("report"), results)

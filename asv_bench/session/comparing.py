@@ -257,22 +257,16 @@ class Comparing(Judging):
             self._noise.add({metric: kept(name) for metric, name in of_noise.items()})
         return self._conclude(measured)
 
-    def _plan_of(self, name: str) -> ComparisonPlan:
-        return self._plan.for_one(name, self._comparison.margins)
-
     def _advice(self) -> list[str]:
         """What a verdict takes where there is none, and what the CPU time says beside it."""
         option = "--pairs" if self._question.command == "compare" else "--rounds"
         others, devices, pairs = self._subject.others, len(self.devices()), self._pairs()
-        said = (
-            advice(one, pairs.get(name, ()), self._plan_of(name), others, devices, option)
-            for one in self._comparisons
-            if (name := one.benchmark)
-        )
-        beside = (
-            beside_cpu(one, others, self._plan_of(one.benchmark)) for one in self._comparisons
-        )
-        return list(filter(None, (*said, *beside)))
+        said, beside = [], []
+        for one in self._comparisons:
+            plan = self._plan.for_one(one.benchmark, self._comparison.margins)
+            said.append(advice(one, pairs.get(one.benchmark, ()), plan, others, devices, option))
+            beside.append(beside_cpu(one, others, plan))
+        return list(filter(None, [*said, *beside]))
 
     def _is_clear(self) -> bool:
         return all(one.verdict is not Verdict.INCONCLUSIVE for one in self._comparisons)

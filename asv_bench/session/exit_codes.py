@@ -26,12 +26,6 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-def exit_codes_text() -> str:
-    """All codes and what they mean, for the help."""
-    codes = "; ".join(f"{code.value} {code.name.lower().replace('_', ' ')}" for code in ExitCode)
-    return f"Exit codes: {codes}."
-
-
 def parse_gate(text: str) -> frozenset[Verdict]:
     """The verdicts that a comma-separated `--gate` names; Refused if it names anything else."""
     names = [name.strip() for name in text.split(",")]

@@ -41,10 +41,9 @@ class TimeLimit:
     @classmethod
     def of(cls, minutes: float | None, environ: Mapping[str, str] = os.environ) -> Self:
         """That of `--minutes`; without it, that of the job, where its variables say it."""
-        seconds, whose = None if minutes is None else 60.0 * minutes, "--minutes"
-        begun = time.monotonic() if _begun is None else _begun
-        if seconds is None:
-            seconds, whose, begun = _of_job(environ), "the limit of this job", time.monotonic()
+        seconds, whose, begun = _of_job(environ), "the limit of this job", time.monotonic()
+        if minutes is not None:
+            seconds, whose, begun = 60.0 * minutes, "--minutes", _begun or begun
         if seconds is not None:
             seconds -= min(_ENDING * seconds, _MOST_ENDING_S)
         return cls(seconds, whose, begun)
