@@ -48,7 +48,6 @@ def compare(
     gate: Annotated[
         str,
         typer.Option(
-            "--gate",
             help="Verdicts that end with an exit code of their own, separated by commas, or none.",
         ),
     ] = gate_text(GATES),

@@ -49,7 +49,6 @@ def judge(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            "--metric",
             metavar="NAME=PATH[:UNIT[:higher]]",
             help="A figure by its keys in the JSON, with dots between; may be given several times.",
         ),

@@ -25,7 +25,6 @@ def peers(
     peer: Annotated[
         list[str] | None,
         typer.Option(
-            "--peer",
             help="An engine to measure beside kvtrail's, or NAME=PYTHON for one that another "
             "interpreter has, such as vllm=/opt/vllm/bin/python; may be given several times "
             "(default: every engine that this interpreter can import).",

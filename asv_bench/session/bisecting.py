@@ -10,14 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from asv_bench.bisect.account import (
-    answer_lines,
-    commit_table,
-    file_lines,
-    file_table,
-    probe_line,
-    try_line,
-)
+from asv_bench.bisect import account
 from asv_bench.bisect.file_search import FileFinding, FileSearch, FileTry
 from asv_bench.bisect.finding import Direction, Finding, Outcome, Probe, SearchPlan, Stage
 from asv_bench.bisect.search import Search
@@ -167,7 +160,7 @@ class Bisecting(Searching):
                 done += 1
                 print_sentences(self._console, self._reaches([probe.pair] if probe.pair else []))
                 if probe.guess is not None:
-                    line = probe_line(len(self._probes), probe, probe.guess, self._by_hash)
+                    line = account.probe_line(len(self._probes), probe, probe.guess, self._by_hash)
                     print_sentences(self._console, [line])
                 # A kept pair took no time, and says nothing of the time that is left.
                 if len(self._probes) > self._log.restored:
@@ -215,10 +208,10 @@ class Bisecting(Searching):
             for reading in (pair.base, pair.head)
         )
         doubts = processes_apart(readings)
-        first, *others = answer_lines(self.finding, self._by_hash)
+        first, *others = account.answer_lines(self.finding, self._by_hash)
         self._record.results["answer"] = first
         others += self._next_question()
-        table = commit_table(self.finding, self._commits)
+        table = account.commit_table(self.finding, self._commits)
         if self._probes:
             print_table(self._console, table)
         self._doubt(doubts)
@@ -390,7 +383,7 @@ class SearchingFiles(Searching):
             bar.show(now.kept, f"comparing ({part})")
 
         def on_try(tried: FileTry) -> None:
-            print_sentences(self._console, [try_line(tried, self._labels)])
+            print_sentences(self._console, [account.try_line(tried, self._labels)])
 
         with bar:
             search = FileSearch(
@@ -415,8 +408,8 @@ class SearchingFiles(Searching):
     def print_answer(self) -> None:
         """Print the parts that were compared, and the answer."""
         if self.finding is not None:
-            table = file_table(self.finding, self._labels)
-            answers = file_lines(self.finding, self._labels)
+            table = account.file_table(self.finding, self._labels)
+            answers = account.file_lines(self.finding, self._labels)
             page = self._issue(
                 heading=f"{self._benchmark}: {answers[0]}",
                 commits=f"{described(self._bad)} against {described(self._good)}",
