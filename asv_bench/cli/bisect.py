@@ -111,22 +111,22 @@ def bisect(
     if WORKING_TREE in (good, bad):
         raise Refused("bisect searches commits, and . is none: commit what is to be searched.")
     direction = Direction.IMPROVEMENT if improvement else Direction.REGRESSION
+    if bad is None:
+        if not by_files:
+            raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")
+        good, bad = options.parent_of(chosen, good), good
+    ends = options.ends_of(chosen, (good, bad), files.console)
     if by_files:
-        names = (options.parent_of(chosen, good), good) if bad is None else (good, bad)
-        ends = [(name, chosen.resolve(name)) for name in names]
         SearchingFiles(chosen, ends, direction, plan).with_options(files, how).answer()
         return
-    if bad is None:
-        raise Refused("bisect needs two commits or labels: kvtrail bisect GOOD BAD.")
-    good_hash = chosen.resolve(good).hash
-    commits = chosen.axis.between(good_hash, chosen.resolve(bad).hash)
-    options.say_unmeasured(chosen, commits[-1], files.console)
+    good_hash, bad_hash = (commit.hash for _, commit in ends)
+    commits = chosen.axis.between(good_hash, bad_hash)
     if merges := sum(len(commit.parents) > 1 for commit in commits):
         files.console.print(
             f"{merges} of {len(commits)} commits are merges: only first parents are searched, and "
             f"a merge counts as one commit with all that it brought in"
         )
-    is_same = not (how.anyway or inside) and chosen.are_same(good_hash, commits[-1].hash)
+    is_same = not (how.anyway or inside) and chosen.are_same(good_hash, bad_hash)
     if not (how.anyway or is_same):
         hashes = [commit.hash for commit in commits]
         found = options.differing(chosen, good_hash, hashes, files.console)

@@ -349,20 +349,19 @@ class AnswerOutputs(Outputs):
 def ends_of(
     subject: DeclaredSubject, names: Sequence[str], console: Console
 ) -> list[tuple[str, Commit]]:
-    """Commits or labels beside what the user calls them; `say_unmeasured` of the last."""
+    """Commits or labels beside what the user calls them.
+
+    Where the last is the commit checked out, the changes made since, which are not measured, are
+    said.
+    """
     # The working tree's snapshot is a file of the checkout, too: it comes last.
     known = {name: subject.resolve(name) for name in sorted(names, key=WORKING_TREE.__eq__)}
-    say_unmeasured(subject, known[names[-1]], console)
-    return [(name, known[name]) for name in names]
-
-
-def say_unmeasured(subject: DeclaredSubject, head: Commit, console: Console) -> None:
-    """Say that the commit checked out is measured without the changes made since."""
+    ends, head = [(name, known[name]) for name in names], known[names[-1]]
     if kind_of(head.hash) != "commit":
-        return
+        return ends
     repository = subject.axis.variant(head.hash).repository
     if not (repository.path / ".git").exists() or head.hash != repository.resolve("HEAD"):
-        return
+        return ends
     status = ("status", "--porcelain", "-z", "--untracked-files=no", "--no-renames")
     changed = [entry[3:] for entry in repository.names(*status, "--", *subject.pathspecs)]
     if changed:
@@ -370,6 +369,7 @@ def say_unmeasured(subject: DeclaredSubject, head: Commit, console: Console) -> 
             f"uncommitted changes in {first_of(changed, 1)} are not measured; . in place of "
             f"{head.short} measures the working tree"
         )
+    return ends
 
 
 def differing(

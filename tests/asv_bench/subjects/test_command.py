@@ -177,6 +177,7 @@ def stepping(declared, lives_in_process: None) -> DeclaredRepository:
     [
         ("bench.py", ("compare", "HEAD~1", "HEAD"), True),
         ("bench.py", ("bisect", "HEAD~2", "main"), True),
+        ("bench.py", ("bisect", "main", "--files"), True),
         ("bench.py", ("explain", "HEAD~1", "HEAD", "--traces", "0"), True),
         ("bench.py", ("compare", "HEAD~1", "."), False),
         ("bench.py", ("compare", "HEAD~2", "HEAD~1"), False),
