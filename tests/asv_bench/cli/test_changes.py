@@ -21,7 +21,6 @@ from asv_bench.errors import Refused
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.asv_selection import Entry, select
 from asv_bench.history.standing import UNFINISHED
-from asv_bench.measure.samples import CommitUnusable
 from asv_bench.process.machine import machine_facts
 from asv_bench.subjects import choose
 
@@ -36,7 +35,7 @@ class Project:
         self.invoke = invoke
         self.true_effect = 0.05
         self.compared: list[tuple[str, str]] = []
-        self.unusable: str | None = None
+        self.unusable: dict[str, str] = {}
         self.interrupted_at: int | None = None
         self.folder = self.measure_on(HERE)
 
@@ -80,11 +79,6 @@ class Project:
         project = self
 
         class Recorded(ScriptedPairs):
-            def prepare(self, commit: str, device: str | None = None):
-                if project.unusable:
-                    raise CommitUnusable(commit, project.unusable)
-                return super().prepare(commit, device)
-
             def pair(self, base: str, head: str, **options):
                 if len(project.compared) == project.interrupted_at:
                     raise KeyboardInterrupt
@@ -99,7 +93,11 @@ class Project:
                 }
 
         noise = np.random.default_rng(1)
-        return Recorded(lambda *_: 1 + self.true_effect + noise.normal(0, 0.003), (benchmark,))
+        return Recorded(
+            lambda *_: 1 + self.true_effect + noise.normal(0, 0.003),
+            (benchmark,),
+            unusable=self.unusable,
+        )
 
     @property
     def page(self) -> str:
@@ -197,7 +195,7 @@ def test_a_change_that_noise_may_have_misplaced_is_compared_around_its_range(
 
 
 def test_a_comparison_that_failed_ends_with_its_own_code_and_says_why(project: Project) -> None:
-    project.unusable = "ImportError: boom"
+    project.unusable = {hash_of(11): "ImportError: boom"}
     code, said, [change] = project.run()
     assert code == project.record["results"]["exit_code"] == 1
     assert project.record["results"]["outcome"] == "failed"

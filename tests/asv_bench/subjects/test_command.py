@@ -63,10 +63,11 @@ def test_a_record_on_standard_output_is_alone_there(toy: ToyRepository) -> None:
     toy.commit("sleep 0.020", "only a message")
     arguments = ["compare", *ENDS, "--json", "-", "--", *COMMAND]
     done = CliRunner().invoke(build_app(), arguments, catch_exceptions=False)
-    (answer,) = json.loads(done.stdout)["results"]["comparisons"]
-    assert answer["verdict"] == "same"
+    record = json.loads(done.stdout)
+    (answer,) = record["results"]["comparisons"]
+    assert (answer["verdict"], record["samples"], record["results"]["exit_code"]) == ("same", [], 0)
     assert "wall_s: same" in done.stderr
-    assert "nothing to measure" in done.stderr
+    assert "the same in both, nothing to measure; --anyway measures" in done.stderr
 
 
 def test_a_command_is_a_line_that_sees_its_tree_and_the_users_threads(
