@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Repository
@@ -128,14 +128,7 @@ def init() -> None:
 def _beginning(root: Path) -> str:
     """The text of a `kvtrail.toml` that measures what a repository seems to measure itself."""
     setup = next((_BUILDS[name] for name in _BUILDS if (root / name).is_file()), "")
-    preset, scripts = _of_preset(root)
-    script = None if scripts else _script(root)
-    measure = "python -c 'sum(range(10**7))'"
-    if scripts:
-        measure = _PRESETS[preset][1].format(shlex.join(scripts))
-    elif script is not None:
-        program = "python" if script.suffix == ".py" else "sh"
-        measure = shlex.join([program, f"./{script}" if str(script)[0] == "-" else str(script)])
+    preset, measure, pinned = _guess(root)
     suites = [shlex.quote(str(one.relative_to(root))) for one in suites_in(root)]
     return _TEXT.format(
         suites="".join(f"# --subject {one} measures the asv suite in it.\n" for one in suites),
@@ -148,40 +141,35 @@ def _beginning(root: Path) -> str:
         else '# env = { OMP_NUM_THREADS = "1" }',
         preset=f"preset = {_in_toml(preset)}" if preset else '# preset = "pytest-benchmark"',
         pinned=f"pinned = [{', '.join(map(_in_toml, pinned))}]"
-        if (pinned := [str(script)] if script else scripts)
+        if pinned
         else '# pinned = ["bench.py"]',
     )
 
 
-def _of_preset(root: Path) -> tuple[str, list[str]]:
-    """The preset whose program a repository seems to measure with, and the scripts of that."""
-    paths = [path for path in _files(root) if re.search(r"(bench|test|perf)[^/]*\.py\Z", path)]
-    texts = {path: (root / path).read_text("utf-8", errors="replace") for path in paths}
-    for preset, (holds, _) in _PRESETS.items():
-        if found := [path for path, text in texts.items() if holds.search(text)]:
-            return preset, found[:1] if preset == "pyperf" else found
-    return "", []
+def _guess(root: Path) -> tuple[str, str, list[str]]:
+    """The preset and the command by which a repository seems to measure, and the scripts of it.
 
-
-def _files(root: Path) -> list[str]:
-    """The files that git knows or would add, but for links and names of odd characters."""
-    return [
+    They are of the files that git knows or would add, but for links and names of odd characters.
+    """
+    files = [
         path
         for path in Repository(root).names("ls-files", "-z", "-co", "--exclude-standard")
         if path.isprintable() and (root / path).is_file() and not (root / path).is_symlink()
     ]
-
-
-def _script(root: Path) -> PurePosixPath | None:
-    """The script that seems to measure, of the files that git knows or would add."""
+    tests = [path for path in files if re.search(r"(bench|test|perf)[^/]*\.py\Z", path)]
+    texts = {path: (root / path).read_text("utf-8", errors="replace") for path in tests}
+    for preset, (holds, line) in _PRESETS.items():
+        if found := [path for path, text in texts.items() if holds.search(text)]:
+            scripts = found[:1] if preset == "pyperf" else found
+            return preset, line.format(shlex.join(scripts)), scripts
     # Scripts in a folder may be the benchmarks of an asv suite.
-    deepest = 1 if suites_in(root) else 2
-    found = [PurePosixPath(path) for path in _files(root) if _BENCHMARK.fullmatch(path)]
-    return min(
-        (one for one in found if len(one.parts) <= deepest),
-        key=lambda one: (len(one.parts), "bench" not in one.name, str(one)),
-        default=None,
-    )
+    deepest = 0 if suites_in(root) else 1
+    found = [path for path in files if _BENCHMARK.fullmatch(path) and path.count("/") <= deepest]
+    if not found:
+        return "", "python -c 'sum(range(10**7))'", []
+    script = min(found, key=lambda path: (path.count("/"), "bench" not in Path(path).name, path))
+    program = "python" if script.endswith(".py") else "sh"
+    return "", shlex.join([program, f"./{script}" if script[0] == "-" else script]), [script]
 
 
 def _in_toml(text: str) -> str:

@@ -380,10 +380,9 @@ def differing(
     `before` is the one before the first; None: the first is one of them. How many are left out is
     said.
     """
-    neighbours = zip([before, *commits], commits, strict=False)
     found = [
         commit
-        for earlier, commit in neighbours
+        for earlier, commit in zip([before, *commits], commits, strict=False)
         if earlier is None or not subject.are_same(earlier, commit)
     ]
     if len(found) < len(commits):
