@@ -44,11 +44,12 @@ def pair_of(
     head_first: bool = False,
     discarded: str | None = None,
     device: str = "cpu",
+    ends: tuple[str, str] = (BASE, HEAD),
 ) -> Pair:
-    """A pair of BASE and HEAD."""
+    """A pair of two commits."""
     return Pair(
-        reading(BASE, benchmark, base_value, device),
-        reading(HEAD, benchmark, head_value, device),
+        reading(ends[0], benchmark, base_value, device),
+        reading(ends[1], benchmark, head_value, device),
         head_first,
         discarded,
     )
@@ -117,6 +118,7 @@ class ScriptedPairs(RoundsOfPairs):
                     head_first=head_first,
                     discarded=self.discard(name, number),
                     device=device,
+                    ends=(base, head),
                 )
                 for name in wanted
             }

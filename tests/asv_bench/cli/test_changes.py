@@ -65,7 +65,14 @@ class Project:
         return git(self.root, "rev-parse", "HEAD").strip()
 
     def suite(self) -> SourcedSuite:
-        name = f"{SERIES.benchmark}('gpt2-tiny')"
+        project, name = self, f"{SERIES.benchmark}('gpt2-tiny')"
+
+        class Recorded(ScriptedPairs):
+            def pair(self, base: str, head: str, **options):
+                if len(project.compared) == project.interrupted_at:
+                    raise KeyboardInterrupt
+                project.compared.append((base, head))
+                return super().pair(base, head, **options)
 
         class Suite(SourcedSuite):
             def choose(self, patterns, devices) -> None:
@@ -73,31 +80,10 @@ class Project:
                     raise Refused("there is no such device.")
                 select([Entry(name, name, "seconds")], patterns, has_gpu=False)
 
-        return Suite(self.root, self.source(name), [name])
-
-    def source(self, benchmark: str) -> ScriptedPairs:
-        project = self
-
-        class Recorded(ScriptedPairs):
-            def pair(self, base: str, head: str, **options):
-                if len(project.compared) == project.interrupted_at:
-                    raise KeyboardInterrupt
-                project.compared.append((base, head))
-                return {
-                    name: replace(
-                        pair,
-                        base=replace(pair.base, commit=base),
-                        head=replace(pair.head, commit=head),
-                    )
-                    for name, pair in super().pair(base, head, **options).items()
-                }
-
         noise = np.random.default_rng(1)
-        return Recorded(
-            lambda *_: 1 + self.true_effect + noise.normal(0, 0.003),
-            (benchmark,),
-            unusable=self.unusable,
-        )
+        pairs = Recorded(lambda *_: 1 + self.true_effect + noise.normal(0, 0.003), (name,))
+        pairs.unusable = self.unusable
+        return Suite(self.root, pairs, [name])
 
     @property
     def page(self) -> str:
