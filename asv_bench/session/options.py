@@ -35,9 +35,9 @@ def _option(flags: str, text: str, **more: Any) -> Any:
     return typer.Option(*flags.split(), help=text, **more)
 
 
-def _file_option(flag: str, text: str) -> Any:
+def _file_option(text: str) -> Any:
     """An option that names a file to write."""
-    return _option(flag, text, dir_okay=False, writable=True)
+    return typer.Option(help=text, dir_okay=False, writable=True)
 
 
 def _metrics(default: str = "") -> Any:
@@ -101,29 +101,26 @@ FigureProcesses = Annotated[
 ]
 ResultsFolder = Annotated[
     Path | None,
-    _option(
-        "--results",
-        "Where a subject's results and pages are kept (default: a folder of its own).",
+    typer.Option(
+        help="Where a subject's results and pages are kept (default: a folder of its own).",
         file_okay=False,
     ),
 ]
 BadgeFile = Annotated[
-    Path | None, _file_option("--badge", "Where a badge that says what stands goes, as SVG.")
+    Path | None, _file_option("Where a badge that says what stands goes, as SVG.")
 ]
 Full = Annotated[bool, _option("--full", "Every benchmark, 12 processes a figure.")]
 Devices = Annotated[
     str | None,
-    _option(
-        "--devices",
-        "GPUs to spread pairs over: numbers or UUIDs separated by commas, or all "
+    typer.Option(
+        help="GPUs to spread pairs over: numbers or UUIDs separated by commas, or all "
         "(default: the first).",
     ),
 ]
 Margin = Annotated[
     float,
-    _option(
-        "--margin",
-        "Difference that matters, in per cent: slower and faster are by at least as much, "
+    typer.Option(
+        help="Difference that matters, in per cent: slower and faster are by at least as much, "
         "equivalent is shown to be within it. A noisy machine answers sooner to a wider one.",
         min=0.1,
         max=50,
@@ -136,9 +133,8 @@ Anyway = Annotated[
 ]
 SubjectPath = Annotated[
     Path | None,
-    _option(
-        "--subject",
-        "The file that says what is measured (default: the nearest kvtrail.toml).",
+    typer.Option(
+        help="The file that says what is measured (default: the nearest kvtrail.toml).",
         is_eager=True,  # known before --list is, wherever it stands
         dir_okay=False,
     ),
@@ -148,10 +144,9 @@ AxisKind = Annotated[
 ]
 Minutes = Annotated[
     float | None,
-    _option(
-        "--minutes",
-        "End after so many minutes with the best answer so far (default: the limit of the job, "
-        "where GitLab CI or Slurm says it). The same command then goes on.",
+    typer.Option(
+        help="End after so many minutes with the best answer so far (default: the limit of the "
+        "job, where GitLab CI or Slurm says it). The same command then goes on.",
         min=0.01,
         max=525_600,
         callback=a_number,
@@ -280,17 +275,16 @@ class Outputs:
     json: Annotated[
         Path | None,
         _file_option(
-            "--json",
-            "Where the record goes; - is standard output (default: a new file in reports/runs).",
+            "Where the record goes; - is standard output (default: a new file in reports/runs)."
         ),
     ] = None
     markdown: Annotated[
         Path | None,
-        _file_option("--markdown", "Where the table goes as Markdown; - is standard output."),
+        _file_option("Where the table goes as Markdown; - is standard output."),
     ] = None
     csv: Annotated[
         Path | None,
-        _file_option("--csv", "Where the table goes as CSV, raw values; - is standard output."),
+        _file_option("Where the table goes as CSV, raw values; - is standard output."),
     ] = None
 
     def __post_init__(self) -> None:
