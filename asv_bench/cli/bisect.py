@@ -100,12 +100,11 @@ def bisect(
         shown = ", ".join(metric.name for metric in asked_for[:6])
         said = " ".join(["--metric", *map(repr, benchmark or ())])
         raise Refused(f"{said} finds {count} metrics, and one is bisected at a time: {shown}.")
-    inside = inside or every
     plan = SearchPlan(
         comparison=THOROUGH.with_margin(chosen.metrics[0].margin or how.margin / 100),
         certain=certain,
         most_pairs=most_pairs,
-        is_inside=inside,
+        is_inside=inside or every,
         is_all=every,
     )
     if WORKING_TREE in (good, bad):
@@ -126,7 +125,7 @@ def bisect(
             f"{merges} of {len(commits)} commits are merges: only first parents are searched, and "
             f"a merge counts as one commit with all that it brought in"
         )
-    is_same = not (how.anyway or inside) and chosen.are_same(good_hash, bad_hash)
+    is_same = not (how.anyway or plan.is_inside) and chosen.are_same(good_hash, bad_hash)
     if not (how.anyway or is_same):
         hashes = [commit.hash for commit in commits]
         found = options.differing(chosen, good_hash, hashes, files.console)

@@ -27,7 +27,6 @@ RESULTS = "Keep a history"
 ENGINE = "Measure kvtrail's engine"
 LAB = "Develop kvtrail"
 
-
 EXAMPLES = {
     "compare": (
         "compare v1.2 HEAD -- python bench.py",

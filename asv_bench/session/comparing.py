@@ -208,8 +208,7 @@ class Comparing(Judging):
 
     def begin(self) -> list[str]:
         self._print_commits()
-        metrics = self._subject.metrics
-        known = self._noise.of([metric.name for metric in metrics])
+        known = self._noise.of([metric.name for metric in self._subject.metrics])
         self._pools = {
             name: known[metric.name]
             for name, metric in self._metric_of.items()

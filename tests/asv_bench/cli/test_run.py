@@ -46,23 +46,20 @@ FLAGS = """
 
 SMALL: dict[str, Any] = {"device": "cpu", "num_requests": 3, "max_batch_size": 4}
 SMALL |= {"max_new_tokens": 5, "warmup_runs": 0, "repeat_runs": 1}
+WORDS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
 
 
 def measured(tmp_path: Path, *arguments: str, command: str = "scheduler") -> dict[str, Any]:
     path = tmp_path / "run.json"
     done = CliRunner().invoke(
         build_app(),
-        [*command.split(), *small(), "--json", str(path), *arguments],
+        [*command.split(), *WORDS, "--json", str(path), *arguments],
         env={"COLUMNS": "120"},
     )
     assert done.exit_code == 0, done.output + repr(done.exception)
     content: dict[str, Any] = json.loads(path.read_text())
     content["printed"] = done.output
     return content
-
-
-def small() -> list[str]:
-    return [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
 
 
 @pytest.mark.parametrize("command", ["scheduler", "streaming"])
@@ -143,7 +140,7 @@ def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) ->
     words = '{"model": {"type": "WordLevel", "vocab": {"fox": 7}, "unk_token": "fox"}}'
     (tmp_path / "words.json").write_text(words)
     done = run_ruler(
-        *(REPOSITORY, "scheduler", *small(), "--nvtx", "--profile", "--prompt", "fox"),
+        *(REPOSITORY, "scheduler", *WORDS, "--nvtx", "--profile", "--prompt", "fox"),
         *("--tokenizer-name", str(tmp_path / "words.json"), "--profile-dir", str(tmp_path)),
         *("--json", str(tmp_path / "run.json")),
     )
