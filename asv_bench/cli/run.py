@@ -145,7 +145,7 @@ def headline(
                 progress.show(what=label)
                 path = folder / f"{name}-{process}.json"
                 run_process(label, name, arguments, path)
-                measured.append(process_at(path))
+                measured.append(read_stored(path, "the record of a process", figures_of))
                 progress.advance()
             # After each round, so that an interrupted run keeps them.
             rows = [headline_row(measured[place :: len(names)]) for place in range(len(names))]
@@ -179,21 +179,17 @@ def run_process(label: str, workload: str, arguments: Sequence[str], path: Path)
         )
 
 
-def process_at(path: Path) -> dict[str, Any]:
+def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of the record that a process left."""
-
-    def read(record: Mapping[str, Any]) -> dict[str, Any]:
-        workload = record["settings"]["workload"]
-        figures: dict[str, Any] = {"workload": text(workload["name"]), "engine": "kvtrail"}
-        figures["batch"] = int(positive(workload["batch_size"]))
-        for name, place in _FIGURES.items():
-            value = record["results"]["modes"][MODE]
-            for key in place:
-                value = value[key]
-            figures[name] = None if value is None else positive(value)
-        return figures
-
-    return read_stored(path, "the record of a process", read)
+    workload = record["settings"]["workload"]
+    figures: dict[str, Any] = {"workload": text(workload["name"]), "engine": "kvtrail"}
+    figures["batch"] = int(positive(workload["batch_size"]))
+    for name, place in _FIGURES.items():
+        value = record["results"]["modes"][MODE]
+        for key in place:
+            value = value[key]
+        figures[name] = None if value is None else positive(value)
+    return figures
 
 
 def headline_row(processes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from asv_bench.__main__ import main
 from asv_bench.cli import run as headline
 from asv_bench.cli.commands import build_app
-from asv_bench.cli.run import COLUMNS, HEADLINE, headline_row, process_at
+from asv_bench.cli.run import COLUMNS, HEADLINE, figures_of, headline_row
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.trace import read_events
 from asv_bench.output.record import REPOSITORY, write_json
@@ -243,17 +243,13 @@ def test_only_a_reference_machine_writes_the_committed_file(
     assert str(tmp_path / "own.md") in refusal("--output", str(tmp_path / "own.md"))
 
 
-def test_a_row_is_the_median_over_processes(tmp_path: Path) -> None:
-    def figures_of(**given: Any) -> dict[str, Any]:
-        write_json(tmp_path / "process.json", child_record(**given))
-        return process_at(tmp_path / "process.json")
-
-    row = headline_row([figures_of(step_ms=step) for step in (0.5, 0.3, 0.4)])
+def test_a_row_is_the_median_over_processes() -> None:
+    row = headline_row([figures_of(child_record(step_ms=step)) for step in (0.5, 0.3, 0.4)])
     assert set(row) == ROW
     assert (row["workload"], row["engine"], row["batch"]) == ("scheduler", "kvtrail", 64)
     assert (row["step_ms"], row["fraction_of_floor"]) == (0.4, pytest.approx(0.5))
     assert (row["tokens_per_s"], row["ttft_ms"], row["itl_p99_ms"]) == (1000.0, 5.0, 1.3)
-    row = headline_row([figures_of(floor_ms=None)])
+    row = headline_row([figures_of(child_record(floor_ms=None))])
     assert (row["floor_ms"], row["fraction_of_floor"]) == (None, None)
 
 
