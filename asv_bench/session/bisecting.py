@@ -207,14 +207,13 @@ class Bisecting(Searching):
             for pair in kept
             for reading in (pair.base, pair.head)
         )
-        doubts = processes_apart(readings)
+        self._doubt(processes_apart(readings))
         first, *others = account.answer_lines(self.finding, self._by_hash)
         self._record.results["answer"] = first
         others += self._next_question()
         table = account.commit_table(self.finding, self._commits)
         if self._probes:
             print_table(self._console, table)
-        self._doubt(doubts)
         print_sentences(self._console, [first], "bold")
         took = f"{len(self._probes)} pairs, {self.seconds:.0f} s"
         print_sentences(self._console, [*others, took])
