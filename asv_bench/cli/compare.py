@@ -10,25 +10,14 @@ import typer
 from asv_bench.cli.commands import BETWEEN
 from asv_bench.compare.plan import QUICK_PAIRS, ComparisonPlan
 from asv_bench.errors import Refused
+from asv_bench.session import options
 from asv_bench.session.comparing import Comparing, of_heads
 from asv_bench.session.exit_codes import GATES, gate_text, parse_gate
-from asv_bench.session.options import (
-    BASE,
-    HEAD,
-    MOST,
-    AnswerOutputs,
-    ComparedMetrics,
-    EngineOptions,
-    ListBenchmarks,
-    MeasuringOptions,
-    MostPairs,
-    ends_of,
-)
 
 
 def compare(
-    base: Annotated[str | None, BASE] = None,
-    head: Annotated[str | None, HEAD] = None,
+    base: Annotated[str | None, options.BASE] = None,
+    head: Annotated[str | None, options.HEAD] = None,
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -38,12 +27,12 @@ def compare(
             "kvtrail.toml says). One word with spaces is for the shell.",
         ),
     ] = None,
-    benchmark: ComparedMetrics = None,
+    benchmark: options.ComparedMetrics = None,
     *,
-    asked: EngineOptions,
+    asked: options.EngineOptions,
     named_base: Annotated[str | None, typer.Option("--base", help="BASE, as an option.")] = None,
     named_head: Annotated[str | None, typer.Option("--head", help="HEAD, as an option.")] = None,
-    pairs: MostPairs = None,
+    pairs: options.MostPairs = None,
     quick: Annotated[bool, typer.Option("--quick", help=f"{QUICK_PAIRS} pairs at most.")] = False,
     gate: Annotated[
         str,
@@ -51,9 +40,9 @@ def compare(
             help="Verdicts that end with an exit code of their own, separated by commas, or none.",
         ),
     ] = gate_text(GATES),
-    how: MeasuringOptions,
-    files: AnswerOutputs,
-    list_benchmarks: ListBenchmarks = False,
+    how: options.MeasuringOptions,
+    files: options.AnswerOutputs,
+    list_benchmarks: options.ListBenchmarks = False,
 ) -> None:
     """Compare two commits: slower, faster, equivalent or inconclusive, benchmark by benchmark.
 
@@ -69,7 +58,7 @@ def compare(
     choice = asked.choice(words, benchmark, how, near=names)
     chosen = choice.subject("compare")
     plan = plan_of(pairs, how.margin, len(chosen.metrics), len(names) - 1, quick=quick)
-    given = ends_of(chosen, names, files.console)
+    given = options.ends_of(chosen, names, files.console)
     question = of_heads(chosen, given, anyway=how.anyway, gate=closing, options=choice.words())
     Comparing(chosen, question, plan).with_options(files, how).answer()
 
@@ -89,7 +78,7 @@ def plan_of(
     plan = ComparisonPlan() if pairs is None else ComparisonPlan.with_cap(pairs)
     what, count = "benchmarks" if heads == 1 else "comparisons", benchmarks * heads
     if not plan.can_differ(count):
-        caps = range(plan.cap + 1, MOST)
+        caps = range(plan.cap + 1, options.MOST)
         least = next(cap for cap in caps if plan.with_cap(cap).can_differ(count))
         raise Refused(
             f"among {count:.0f} {what}, {plan.cap} pairs cannot show a difference of one; "

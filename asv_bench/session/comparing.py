@@ -9,19 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
+from asv_bench.compare import tables
 from asv_bench.compare.checks import CheckAnswer, in_words
 from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.tables import (
-    advice,
-    beside_cpu,
-    clock_findings,
-    comparison_table,
-    estimate_text,
-    headline,
-    others_lines,
-    worst_first,
-)
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import WORKING_TREE, Commit
 from asv_bench.measure.log import Logged
@@ -135,7 +126,7 @@ def by_gate(
     """How many benchmarks have which verdict, and `more` sentences."""
 
     def conclude(comparisons: Sequence[Comparison], _: Mapping[str, Sequence[Pair]]) -> Conclusion:
-        heading = headline(comparisons)
+        heading = tables.headline(comparisons)
         # Of a control an open answer decides nothing.
         open_ones = Verdict.INCONCLUSIVE, Verdict.EQUIVALENT
         decide = [one for one in comparisons if not (one.control and one.verdict in open_ones)]
@@ -237,7 +228,10 @@ class Comparing(Judging):
             print_sentences(self._console, self._reaches(measured.values()))
             # Kept pairs take no time, and say nothing of the time that is left.
             if now.measured > self._log.restored:
-                said = [estimate_text(now.so_far), f"an answer is possible after {now.next_look}"]
+                said = [
+                    tables.estimate_text(now.so_far),
+                    f"an answer is possible after {now.next_look}",
+                ]
                 bar.show(now.kept, f"comparing: {', '.join(filter(None, said))}")
 
         try:
@@ -263,8 +257,10 @@ class Comparing(Judging):
         said, beside = [], []
         for one in self._comparisons:
             plan = self._plan.for_one(one.benchmark, self._comparison.margins)
-            said.append(advice(one, pairs.get(one.benchmark, ()), plan, others, devices, option))
-            beside.append(beside_cpu(one, others, plan))
+            said.append(
+                tables.advice(one, pairs.get(one.benchmark, ()), plan, others, devices, option)
+            )
+            beside.append(tables.beside_cpu(one, others, plan))
         return list(filter(None, [*said, *beside]))
 
     def _is_clear(self) -> bool:
@@ -284,11 +280,11 @@ class Comparing(Judging):
         pairs = [pair for found in self._pairs().values() for pair in found]
         for begin, head in self._heads.items():
             of_head = [one for one in pairs if not begin or one.head.commit == head.hash]
-            for sentence in [*self._apart(head), *clock_findings(of_head)]:
+            for sentence in [*self._apart(head), *tables.clock_findings(of_head)]:
                 self._console.print(f"{begin}{sentence}", style="yellow")
                 self._record.warnings.append(f"{begin}{sentence}")
         margins = self._comparison.margins
-        table = comparison_table(self._comparisons, title, self._plan, margins)
+        table = tables.comparison_table(self._comparisons, title, self._plan, margins)
         print_verdicts(self._console, table, self._comparisons)
         print_sentences(self._console, self._advice())
         unit = "s" if {metric.unit for metric in self._subject.metrics} == {"seconds"} else ""
@@ -301,7 +297,7 @@ class Comparing(Judging):
         self._doubt(processes_apart(readings, unit))
         units = {metric.name: metric.unit for metric in self._subject.known}
         for begin, head in self._heads.items():
-            lines = others_lines(self._subject.others, (self._base.hash, head.hash), units)
+            lines = tables.others_lines(self._subject.others, (self._base.hash, head.hash), units)
             print_sentences(self._console, [f"{begin}{line}" for line in lines])
         print_sentences(self._console, self._conclusion.sentences, "bold")
         self._look_why()
@@ -328,11 +324,11 @@ class Comparing(Judging):
 
     def _page(self) -> str:
         """The comparison as text for an issue or a pull request."""
-        shown, heading = worst_first(self._comparisons), self._conclusion.heading
+        shown, heading = tables.worst_first(self._comparisons), self._conclusion.heading
         return self._issue(
             heading=heading,
             commits=self._versus(described),
-            tables=[comparison_table(shown, "", self._plan, self._comparison.margins)],
+            tables=[tables.comparison_table(shown, "", self._plan, self._comparison.margins)],
             remarks=[
                 *(answer for answer in self._conclusion.sentences if answer != heading),
                 *self._record.warnings,
