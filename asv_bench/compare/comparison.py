@@ -130,7 +130,7 @@ class CommitComparison:
         self._plan = plan or ComparisonPlan()
         self._cases = {name: _Case() for name in self._metric_of}
         self._measured = 0
-        self._pools = pools or {}
+        self.pools = pools or {}
         self.margins = {
             name: metric.margin
             for name, metric in self._metric_of.items()
@@ -296,7 +296,7 @@ class CommitComparison:
 
     def _pool(self, name: str, look: Look) -> Sequence[float]:
         """The pool of a benchmark, where it comes from enough sessions for a look; else none."""
-        pool = self._pools.get(name, ())
+        pool = self.pools.get(name, ())
         known = pool.sessions if isinstance(pool, Pool) else POOL_SESSIONS
         return pool if known >= look.sessions else ()
 

@@ -153,12 +153,7 @@ class Comparing(Judging):
 
     _conclusion = Conclusion("", (), ExitCode.FAILED, {})  # none, where it ended before it began
 
-    def __init__(
-        self,
-        subject: DeclaredSubject,
-        question: Question,
-        plan: ComparisonPlan,
-    ) -> None:
+    def __init__(self, subject: DeclaredSubject, question: Question, plan: ComparisonPlan) -> None:
         self._question = question
         self._commits = [commit for _, commit in question.given]
         self._base, self._head = self._commits[0], self._commits[-1]
@@ -169,9 +164,8 @@ class Comparing(Judging):
         self._plan = plan
         self._cells = len(question.design.cells)
         self._metric_of = question.design.named(subject.metrics)
-        self._pools: Mapping[str, Sequence[float]] = {}
-        self._with_checks = [*subject.metrics, *subject.checks]
-        self._comparison = CommitComparison(question.design, self._with_checks, plan)
+        with_checks = [*subject.metrics, *subject.checks]
+        self._comparison = CommitComparison(question.design, with_checks, plan)
         self._comparisons: list[Comparison] = []
         self._why: list[str] = []
         settings = {
@@ -200,13 +194,11 @@ class Comparing(Judging):
     def begin(self) -> list[str]:
         self._print_commits()
         known = self._noise.of([metric.name for metric in self._subject.metrics])
-        self._pools = {
+        self._comparison.pools = {
             name: known[metric.name]
             for name, metric in self._metric_of.items()
             if metric.name in known
         }
-        design = self._question.design
-        self._comparison = CommitComparison(design, self._with_checks, self._plan, self._pools)
         return []
 
     def measure(self, source: RoundSource) -> ExitCode:
@@ -242,12 +234,10 @@ class Comparing(Judging):
             measured = self._comparison.answers_after(error)
         # Not pair by pair: an interruption would leave out one that the answer rests on.
         self._record.samples = [pair.to_json() for pair in self._comparison.pairs()]
-        if self._stopped is None:
-            noise = self._question.design.noise
-            lives = [] if noise is None else self._subject.metrics
-            of_noise = {one.name: named(one.name, noise or "") for one in lives}
-            kept = self._comparison.kept_pairs
-            self._noise.add({metric: kept(name) for metric, name in of_noise.items()})
+        noise, kept = self._question.design.noise, self._comparison.kept_pairs
+        if self._stopped is None and noise is not None:
+            names = [metric.name for metric in self._subject.metrics]
+            self._noise.add({name: kept(named(name, noise)) for name in names})
         return self._conclude(measured)
 
     def _advice(self) -> list[str]:
@@ -280,9 +270,8 @@ class Comparing(Judging):
         pairs = [pair for found in self._pairs().values() for pair in found]
         for begin, head in self._heads.items():
             of_head = [one for one in pairs if not begin or one.head.commit == head.hash]
-            for sentence in [*self._apart(head), *tables.clock_findings(of_head)]:
-                self._console.print(f"{begin}{sentence}", style="yellow")
-                self._record.warnings.append(f"{begin}{sentence}")
+            found = [*self._apart(head), *tables.clock_findings(of_head)]
+            self._record.warn(self._console, [f"{begin}{sentence}" for sentence in found])
         margins = self._comparison.margins
         table = tables.comparison_table(self._comparisons, title, self._plan, margins)
         print_verdicts(self._console, table, self._comparisons)
@@ -346,7 +335,7 @@ class Comparing(Judging):
             "comparisons": list(map(asdict, self._comparisons)),
             "others": self._subject.others,
             "why": self._why,
-            "pools": {name: len(pool) for name, pool in self._pools.items()},
+            "pools": {name: len(pool) for name, pool in self._comparison.pools.items()},
             "advice": self._advice(),
             **self._conclusion.results,
         }

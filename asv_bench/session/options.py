@@ -321,10 +321,9 @@ class AnswerOutputs(Outputs):
 
     format: Annotated[
         Format | None,
-        _option(
-            "--format",
-            "Write the answers to standard output as Bencher (bmf), github-action-benchmark (gab) "
-            "or what reads JUnit's XML (junit) take them, and all else to standard error.",
+        typer.Option(
+            help="Write the answers to standard output as Bencher (bmf), github-action-benchmark "
+            "(gab) or what reads JUnit's XML (junit) take them, and all else to standard error.",
         ),
     ] = None
 
