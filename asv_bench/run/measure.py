@@ -22,17 +22,8 @@ from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.session.options import Outputs
 from asv_bench.words import counted
-from asv_bench.workloads.drive import (
-    Mode,
-    Prompt,
-    RunSample,
-    StreamReader,
-    latencies_ms,
-    require_complete,
-    run_requests,
-    settled_garbage,
-    summarize,
-)
+from asv_bench.workloads import drive
+from asv_bench.workloads.drive import Mode, Prompt, RunSample
 
 if TYPE_CHECKING:
     from engine import Engine
@@ -118,7 +109,7 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
 
 
 def mode_table(title: str, figures: Mapping[str, Any], columns: tuple[str, ...]) -> Table:
-    """The figures of one mode; `columns` are names of `Summary` fields, such as "p50"."""
+    """The figures of one mode; `columns` are names of `drive.summarize`."""
     empty = [Cell(None, text="")] * (len(columns) - 1)
     rows: list[Row] = []
     for name, (label, count) in FIGURES.items():
@@ -155,7 +146,7 @@ class Measurement:
         own = settings.workload.prompts
         self._prompts: list[Prompt] = settings.prompts or [*own(engine.model_config.vocab_size)]
         self.bandwidth: Bandwidth | None = None
-        self._reader: StreamReader | None = None  # of the last run
+        self._reader: drive.StreamReader | None = None  # of the last run
 
     def runs(self, mode: Mode) -> Iterator[RunSample | None]:
         """Warm up and measure one mode: each run, or None for a warm-up run."""
@@ -164,7 +155,7 @@ class Measurement:
         measured = 1 if os.environ.get(TRIAL_VARIABLE) else flags.repeat_runs
         # Hidden for all runs, what there is is not searched again before each. An engine that is
         # made anew for each run must not stay hidden: its memory would never be free.
-        with nullcontext() if self._is_fresh else settled_garbage():
+        with nullcontext() if self._is_fresh else drive.settled_garbage():
             for _ in range(flags.warmup_runs):
                 self.run_once(mode)
                 yield None
@@ -180,15 +171,15 @@ class Measurement:
         bandwidth = None if mode == "naive" else self.bandwidth
         floor = workload.floor_ms(self._engine.model_config, self._dtype, bandwidth)
         of_runs = {name: [getattr(sample, name) for sample in samples] for name in OF_RUNS}
-        summaries = {name: summarize(values) for name, values in of_runs.items()}
-        summaries |= latencies_ms(samples)
-        summaries |= {"delivery_gap_ms": self._reader.gaps_ms()} if self._reader else {}
+        gaps = {"delivery_gap_ms": self._reader.gaps_ms()} if self._reader else {}
         return {
             "step_ms": step,
             "floor_ms": floor,
             "fraction_of_floor": None if floor is None else floor / step,
             "same_tokens_each_run": len({sample.token_digest for sample in samples}) == 1,
-            **{name: asdict(summary) for name, summary in summaries.items()},
+            **{name: drive.summarize(values) for name, values in of_runs.items()},
+            **drive.latencies_ms(samples),
+            **gaps,
         }
 
     def run_once(self, mode: Mode) -> RunSample:
@@ -204,14 +195,14 @@ class Measurement:
             )
             for index in range(len(self._prompts))
         ]
-        self._reader = StreamReader(settings.delivery) if settings.delivery else None
+        self._reader = drive.StreamReader(settings.delivery) if settings.delivery else None
         if self._is_fresh:
             del self._engine
             self._engine = self._build()
             # Warm, and with too short a prompt to be found again.
             warm = SamplingParams(max_new_tokens=2, ignore_eos=True)
-            run_requests(self._engine, [[0]], [warm])
-        sample = run_requests(
+            drive.run_requests(self._engine, [[0]], [warm])
+        sample = drive.run_requests(
             self._engine,
             self._prompts,
             params,
@@ -222,7 +213,7 @@ class Measurement:
             consumer=None if self._reader is None else self._reader.receive,
         )
         if settings.sampling["ignore_eos"]:
-            require_complete(sample, settings.workload)
+            drive.require_complete(sample, settings.workload)
         return sample
 
     def trace(self, mode: Mode) -> Path:

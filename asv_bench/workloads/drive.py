@@ -146,25 +146,19 @@ class RunSample:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A distribution in five figures, in the unit of its values; all None where it is empty."""
-
-    mean: float | None
-    p50: float | None
-    p95: float | None
-    p99: float | None
-    max: float | None
+Summary: TypeAlias = dict[str, float | None]
+"""A distribution in five figures, in the unit of its values; all None where it is empty."""
 
 
 def summarize(values: Sequence[float] | Floats) -> Summary:
     """The values that are not NaN; percentiles are linear between."""
     array = np.asarray(values, np.float64)
     array = array[~np.isnan(array)]
+    names = ("mean", "p50", "p95", "p99", "max")
     if not array.size:
-        return Summary(None, None, None, None, None)
+        return dict.fromkeys(names)
     figures = (array.mean(), *np.percentile(array, (50, 95, 99)), array.max())
-    return Summary(*map(float, figures))
+    return dict(zip(names, map(float, figures), strict=True))
 
 
 def latencies_ms(samples: Sequence[RunSample]) -> dict[str, Summary]:
