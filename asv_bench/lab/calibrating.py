@@ -219,11 +219,8 @@ class Calibrating(Judging):
             shown = name if len(self._subject.metrics) == 1 else f"{name}, {one.name}"
             self._console.print(f"{shown}: {comparison.verdict}")
             planted = added / comparison.base_value if comparison.base_value else 0.0
-            margin, own = self._plan_of(one).margin, pairs[one.name]
+            margin, own = one.margin or plan.margin, pairs[one.name]
             self._trials.append(PlantedTrial(shown, planted, comparison, seconds, margin, own))
-
-    def _plan_of(self, metric: Metric) -> ComparisonPlan:
-        return self._plan if metric.margin is None else self._plan.with_margin(metric.margin)
 
     def print_answer(self) -> None:
         """See `Session`; verdicts that contradict what was planted are named."""
@@ -256,7 +253,8 @@ class Calibrating(Judging):
                 if trial.comparison.benchmark == metric.name and trial.planted == 0 and trial.pairs
             ]
             if pairs:
-                yield noise_of(metric.name, pairs, self._plan_of(metric), self._minutes, **shared)
+                plan = self._plan.with_margin(metric.margin or self._plan.margin)
+                yield noise_of(metric.name, pairs, plan, self._minutes, **shared)
 
     def results(self) -> dict[str, Any]:
         planted = {name: str(delay) for name, delay in self._planted.items()}

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -274,11 +273,9 @@ class _Done:
 class _Stream(_Done):
     """A stream, told from others by its number."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.cuda_stream = next(_stream_numbers)
+    cuda_stream = property(id)
 
 
-_stream_numbers = count()
 _now = SimpleNamespace(stream=_Stream(), is_capturing=False)
 """The current stream, and whether a graph is being captured."""
 

@@ -17,7 +17,7 @@ from asv_bench.memory import Bandwidth, read_bandwidth
 from asv_bench.output.destinations import require_writable
 from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
-from asv_bench.output.table import MISSING, Cell, Column, Row, Table, percent
+from asv_bench.output.table import Cell, Column, Row, Table, digits, percent
 from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.run.settings import PROFILE_DIR, Settings
 from asv_bench.session.options import Outputs
@@ -34,21 +34,22 @@ _SIZES = (
 )
 OF_RUNS = ("decode_s", "wall_s", "decode_step_ms", "decode_tokens_per_s", "total_tokens_per_s")
 """Figures of whole runs, as a `RunSample` calls them."""
-# The label of each figure and its digits after the point, in the order they are printed.
-FIGURES = {
-    "decode_s": ("decode time, s", 3),
-    "wall_s": ("total time, s", 3),
-    "decode_step_ms": ("decode step, ms", 3),
-    "decode_tokens_per_s": ("throughput, tokens/s of decode time", 1),
-    "total_tokens_per_s": ("throughput, tokens/s of total time", 1),
-    "ttft_ms": ("TTFT, ms", 2),
-    "tpot_ms": ("TPOT, ms", 3),
-    "itl_ms": ("ITL, ms", 3),
-    "latency_ms": ("latency, ms", 1),
-    "delivery_gap_ms": ("gap between deliveries, ms", 3),
-    "step_ms": ("step, ms (total time / tokens each)", 3),
-    "floor_ms": ("floor of a step, ms", 3),
-}
+# In the order in which they are printed, below each other.
+FIGURES = (
+    Column("decode_s", "decode time, s", show=digits(3)),
+    Column("wall_s", "total time, s", show=digits(3)),
+    Column("decode_step_ms", "decode step, ms", show=digits(3)),
+    Column("decode_tokens_per_s", "throughput, tokens/s of decode time", show=digits(1)),
+    Column("total_tokens_per_s", "throughput, tokens/s of total time", show=digits(1)),
+    Column("ttft_ms", "TTFT, ms", show=digits(2)),
+    Column("tpot_ms", "TPOT, ms", show=digits(3)),
+    Column("itl_ms", "ITL, ms", show=digits(3)),
+    Column("latency_ms", "latency, ms", show=digits(1)),
+    Column("delivery_gap_ms", "gap between deliveries, ms", show=digits(3)),
+    Column("step_ms", "step, ms (total time / tokens each)", show=digits(3)),
+    Column("floor_ms", "floor of a step, ms", show=digits(3)),
+    Column("fraction_of_floor", "fraction of floor", show=percent(1)),
+)
 
 
 def measure_and_report(settings: Settings, files: Outputs) -> None:
@@ -110,23 +111,15 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
 
 def mode_table(title: str, figures: Mapping[str, Any], columns: tuple[str, ...]) -> Table:
     """The figures of one mode; `columns` are names of `drive.summarize`."""
-    empty = [Cell(None, text="")] * (len(columns) - 1)
     rows: list[Row] = []
-    for name, (label, count) in FIGURES.items():
-        figure = figures.get(name)
-        if isinstance(figure, dict):
-            rows.append((label, *(_cell(figure[column], count) for column in columns)))
-        elif figure is not None:
-            rows.append((label, _cell(figure, count), *empty))
-    if (fraction := figures["fraction_of_floor"]) is not None:
-        rows.append(("fraction of floor", Cell(fraction, text=percent(1)(fraction)), *empty))
+    for one in FIGURES:
+        figure = figures.get(one.key)
+        values = [figure[name] for name in columns] if isinstance(figure, dict) else [figure]
+        row = [Cell(value, text=one.text_of(Cell(value)).plain) for value in values]
+        if figure is not None:
+            rows.append((one.title, *row, *[Cell(None, text="")] * (len(columns) - len(row))))
     shown = (Column("figure", "figure", kind="text"), *(Column(name, name) for name in columns))
     return Table(shown, rows, title)
-
-
-def _cell(value: float | None, count: int) -> Cell:
-    is_missing = value is None or value != value
-    return Cell(value, text=MISSING if is_missing else f"{value:,.{count}f}")
 
 
 class Measurement:

@@ -198,10 +198,8 @@ def run_requests(
 
     Raises MeasurementFailed if a request ended in an error: its times are no measurement.
     """
-    if mode != "online" or due_s is None:
-        due_s = [0.0] * len(prompts)
     if mode != "online":
-        max_inflight = 1 if mode == "naive" else None
+        due_s, max_inflight = None, 1 if mode == "naive" else None
     limit = len(prompts) if max_inflight is None else max_inflight
     delay = delay_of_steps(engine)
     traces = [RequestTrace(0.0) for _ in prompts]
@@ -209,7 +207,7 @@ def run_requests(
     # Events are kept as they come and sorted out after the clock has stopped.
     steps: list[Sequence[TokenEvent]] = []
     inflight = 0
-    waiting = deque(enumerate(due_s))
+    waiting = deque(enumerate(due_s or [0.0] * len(prompts)))
     with settled_garbage():
         started = time.perf_counter()
         while True:
