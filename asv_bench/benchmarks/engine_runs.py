@@ -124,21 +124,16 @@ def warm_engine(
     from engine import Engine
 
     device, dtype = PLACES[model]
-    own = {"device": device, "dtype": dtype, "prefill_max_tokens": prefill_tokens(workload)}
+    # A limit of prompt tokens in one step that this workload never meets; None: the engine's own.
+    # An engine captures a prefill of each size up to its limit when it is built.
+    tokens = workload.resident * max(workload.prompt_lengths)
+    most = -(-tokens // PREFILL_STEP) * PREFILL_STEP
+    limit = most if most <= LARGEST_PREFILL else None
+    own = {"device": device, "dtype": dtype, "prefill_max_tokens": limit}
     engine = Engine(workload.engine_config(f"random:{model}", **(own | settings)))
     warmup = replace(workload, new_tokens=warmup_tokens or workload.new_tokens)
     run_workload(engine, warmup, PROMPT_IDS[model])
     return engine
-
-
-def prefill_tokens(workload: Workload) -> int | None:
-    """A limit of prompt tokens in one step that this workload never meets; None: the engine's own.
-
-    An engine captures a prefill of each size up to its limit when it is built.
-    """
-    tokens = workload.resident * max(workload.prompt_lengths)
-    rounded = -(-tokens // PREFILL_STEP) * PREFILL_STEP
-    return rounded if rounded <= LARGEST_PREFILL else None
 
 
 def measure(

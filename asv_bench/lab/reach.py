@@ -21,7 +21,7 @@ from asv_bench.compare.plan import LEAST_CAP, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.measure.samples import Pair
 from asv_bench.output.table import percentage
-from asv_bench.stats.paired import POOL_SESSIONS, POOL_SIZE, Floats
+from asv_bench.stats.paired import POOL_SESSIONS, POOL_SIZE, Bools, Floats
 
 FOUND = 0.9
 """Of all comparisons, so many find the change."""
@@ -147,24 +147,23 @@ def share_slower(
     Their pools, [runs, differences], come from so many sessions.
     """
     answers = np.full(len(base), Verdict.INCONCLUSIVE.value)
+    in_turns = np.isin(np.arange(base.shape[-1]) % 4, (1, 2))
     for number, look in enumerate(plan.looks):
         if look.pairs > base.shape[-1] or look.sessions > sessions:
             continue
         earlier = base[:, : look.pairs], head[:, : look.pairs]
-        evidence = weigh_costs(*earlier, plan, look.test, pool, own_differences(*earlier))
+        own = own_differences(*earlier, in_turns[: look.pairs])
+        evidence = weigh_costs(*earlier, plan, look.test, pool, own)
         is_significant = evidence.p <= plan.difference_level(number, 1)
         found = verdicts(evidence, is_significant, number, plan)
         answers = np.where(answers == Verdict.INCONCLUSIVE, found, answers)
     return float((answers == Verdict.SLOWER).mean())
 
 
-def own_differences(base: Floats, head: Floats) -> Floats:
-    """What `judging.within_commit` finds where pairs alternate on one device, [..., pairs // 2].
-
-    Pairs come in the order base first, head first, head first, base first: each even pair ends
-    with the commit that the next begins with.
-    """
-    count = base.shape[-1] // 2
-    first, second = (slice(place, 2 * count, 2) for place in range(2))
-    heads, bases = (side[..., second] - side[..., first] for side in (head, base))
-    return np.where(np.arange(count) % 2 == 0, heads, bases)
+def own_differences(base: Floats, head: Floats, head_first: Bools) -> Floats:
+    """What `judging.within_commit` finds, [..., seams]: pairs of opposite orders meet there."""
+    seams = np.flatnonzero(head_first[:-1] != head_first[1:])
+    before, after = (
+        np.where(head_first[seams], base[..., at], head[..., at]) for at in (seams, seams + 1)
+    )
+    return np.asarray(after - before)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from asv_bench.compare.judging import Builds, over_builds, significant_among, verdicts, weigh_costs
 from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
+from asv_bench.lab.reach import own_differences
 from asv_bench.stats.paired import POOL_SIZE, Bools, Floats
 
 
@@ -77,7 +78,7 @@ def compare_many(drawn: Drawn, plan: ComparisonPlan, builds: Builds | None = Non
                 plan,
                 look.test,
                 drawn.pools[rows, number_of],
-                _own(base, head, first),
+                own_differences(base, head, first),
                 drawn.digits,
             )
             if builds is not None:
@@ -97,10 +98,3 @@ def compare_many(drawn: Drawn, plan: ComparisonPlan, builds: Builds | None = Non
             answers.low[rows, number_of], answers.high[rows, number_of] = entry.interval
             is_open[rows, number_of] = found == Verdict.INCONCLUSIVE
     return answers
-
-
-def _own(base: Floats, head: Floats, head_first: Bools) -> Floats:
-    """What `judging.within_commit` finds, [..., seams]: pairs of opposite orders meet there."""
-    earlier = np.flatnonzero(head_first[:-1] != head_first[1:])
-    after = np.where(head_first[earlier], base[..., earlier + 1], head[..., earlier + 1])
-    return np.asarray(after - np.where(head_first[earlier], base[..., earlier], head[..., earlier]))

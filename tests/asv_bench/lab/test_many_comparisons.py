@@ -100,11 +100,12 @@ def test_what_calibrate_expects_of_minutes_is_what_comparisons_come_to(effect: f
 @pytest.mark.parametrize("pairs", [4, 5, 7])
 def test_differences_within_a_commit_are_those_that_pairs_show(pairs: int) -> None:
     base, head = np.random.default_rng(pairs).normal(0, 0.01, (2, pairs))
+    head_first = np.isin(np.arange(pairs) % 4, (1, 2))
     measured = [
-        pair_of(*np.exp((base[number], head[number])), head_first=number % 4 in (1, 2))
-        for number in range(pairs)
+        pair_of(*np.exp(logs), head_first=is_first)
+        for *logs, is_first in zip(base, head, head_first, strict=True)
     ]
-    assert own_differences(base, head) == pytest.approx(within_commit(measured))
+    assert own_differences(base, head, head_first) == pytest.approx(within_commit(measured))
 
 
 def test_stored_pairs_are_those_of_a_commit_with_itself_and_enough(tmp_path: Path) -> None:
