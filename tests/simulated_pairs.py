@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from asv_bench.git.repository import Commit
 from asv_bench.measure.samples import (
     Absence,
@@ -171,3 +173,22 @@ class SourcedSuite(OwnSuite):
     @contextmanager
     def pairs(self) -> Iterator[RoundSource]:
         yield self.given
+
+
+def pairs_with_itself(pairs: int, benchmark: str = "b") -> list[dict[str, Any]]:
+    """As many of a commit with itself on each of two devices, whose levels differ, as records hold
+    them; processes begin a second apart."""
+    random = np.random.default_rng(11)
+    stored = []
+    for device in range(2):
+        for number, values in enumerate(np.exp(device + random.normal(0, 0.003, (pairs, 2)))):
+            told = {"commit": "a" * 40, "device": f"device {device}"}
+            readings = [
+                {**told, "value": float(value), "started_at": 2.0 * number + place}
+                for place, value in enumerate(values)
+            ]
+            head_first = number % 4 in (1, 2)
+            base, head = reversed(readings) if head_first else readings
+            kind = {"benchmark": benchmark, "head_first": head_first, "discarded": None}
+            stored.append({**kind, "base": base, "head": head})
+    return stored

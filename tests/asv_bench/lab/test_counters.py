@@ -11,30 +11,20 @@ import typer
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.engine_counts import PATHS
 from tests import counters as command
-from tests.counters import (
-    BATCHES,
-    FOLDER,
-    OF_TORCH,
-    OF_TRAFFIC,
-    Versions,
-    counters,
-    differences,
-    installed_versions,
-    read_baseline,
-    step_name,
-)
+from tests.counters import counters, differences, installed_versions, read_baseline
 from tests.fresh_python import ROOT
 
-COUNTERS = (*OF_TORCH, *OF_TRAFFIC, "launches", "engine_python_calls", "python_calls")
+COUNTERS = (*command.OF_TORCH, *command.OF_TRAFFIC, "launches")
+COUNTERS += ("engine_python_calls", "python_calls")
 KERNEL = {"registers": 64, "spill_instructions": 0, "stack_bytes": 0}
 KERNEL |= {"shared_bytes": 1024, "instructions": 500, "cubin": "ab" * 8}
 
 
 def make_steps(of: str = "graph, batch 64, step", **changes: int) -> dict[str, dict[str, Any]]:
     """Counters that keep every rule, but for changes in one of them."""
-    parts = [(path, batch, part) for path in PATHS for batch in BATCHES for part in PARTS]
+    parts = [(path, batch, part) for path in PATHS for batch in command.BATCHES for part in PARTS]
     steps: dict[str, dict[str, Any]] = {
-        step_name(*one): dict.fromkeys(COUNTERS, 0) for one in parts
+        command.step_name(*one): dict.fromkeys(COUNTERS, 0) for one in parts
     }
     steps[of].update(changes)
     return steps
@@ -120,7 +110,7 @@ def test_the_key_leaves_out_for_which_device_torch_was_built(
     versions = {"torch": "2.11.0+cu130", "triton": "3.6.0"}
     monkeypatch.setattr(command.metadata, "version", versions.__getitem__)
     monkeypatch.setattr(command.platform, "python_version_tuple", lambda: ("3", "12", "7"))
-    assert installed_versions() == Versions("3.12", "2.11.0", "3.6.0")
+    assert installed_versions() == command.Versions("3.12", "2.11.0", "3.6.0")
     assert installed_versions().key == "py3.12-torch2.11.0-triton3.6.0"
 
 
@@ -128,7 +118,7 @@ def test_the_locked_versions_have_a_baseline() -> None:
     locked = (ROOT / ".ci" / "locks" / "cpu.txt").read_text()
     pins = dict(line.split("==") for line in locked.splitlines() if line.count("==") == 1)
     name = f"py3.11-torch{pins['torch'].split('+')[0]}-triton{pins['triton'].split(' ')[0]}.json"
-    baseline = read_baseline(FOLDER / name)
+    baseline = read_baseline(command.FOLDER / name)
     assert baseline is not None, f"reports/counters has no {name}"
     assert baseline.accepted
     assert len(baseline.kernels) > 40

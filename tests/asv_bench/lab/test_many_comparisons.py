@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_pairs import BASE, HEAD, pair_of, seconds
-from stored_pairs import pairs_with_itself
+from simulated_pairs import BASE, HEAD, pair_of, pairs_with_itself, seconds
 
 from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.judging import within_commit
@@ -81,9 +80,9 @@ def test_many_comparisons_at_once_are_those_that_commits_get(
                 assert interval == pytest.approx(answer.interval, abs=1e-12)
 
 
-def stored_noise(folder: Path, **stored: int) -> ReplayedNoise:
+def stored_noise(folder: Path, pairs: int = 48) -> ReplayedNoise:
     record = folder / "calibrated.json"
-    record.write_text(json.dumps({"samples": pairs_with_itself(**{"pairs": 48, **stored})}))
+    record.write_text(json.dumps({"samples": pairs_with_itself(pairs)}))
     (noise,) = replayed(record, CAP).values()
     return noise
 

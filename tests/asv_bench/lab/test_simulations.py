@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stored_pairs import pairs_with_itself
+from simulated_pairs import pairs_with_itself
 
 from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan
