@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from asv_bench.compare.comparison import CommitComparison, Headway
+from asv_bench.compare.noise_pools import MetricNoise, noise_of
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.tables import STYLES
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.git.repository import Commit
-from asv_bench.lab.reach import MetricNoise, noise_of
 from asv_bench.measure.delay import VARIABLE, Delay
 from asv_bench.measure.lives import WALL
 from asv_bench.measure.log import Logged

@@ -13,11 +13,10 @@ from typing import Any, Self
 import typer
 
 from asv_bench.compare.checks import ControlMoved
-from asv_bench.compare.noise_pools import NoisePools
+from asv_bench.compare.noise_pools import NoisePools, reach_of
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed, TimeIsUp
 from asv_bench.fleet.fleet import Fleet, opened_fleet
-from asv_bench.lab.reach import reach_of
 from asv_bench.measure import log
 from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.samples import CommitUnusable, Pair, judged

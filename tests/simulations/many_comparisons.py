@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from asv_bench.compare.judging import Builds, over_builds, significant_among, verdicts, weigh_costs
+from asv_bench.compare.noise_pools import own_differences
 from asv_bench.compare.plan import ComparisonPlan, Criterion
 from asv_bench.compare.verdict import Verdict
-from asv_bench.lab.reach import own_differences
 from asv_bench.stats.paired import POOL_SIZE, Bools, Floats
 
 

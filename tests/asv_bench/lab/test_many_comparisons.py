@@ -12,10 +12,9 @@ from simulated_pairs import BASE, HEAD, pair_of, pairs_with_itself, seconds
 
 from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.judging import within_commit
-from asv_bench.compare.noise_pools import Pool
+from asv_bench.compare.noise_pools import Pool, own_differences, share_slower
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
-from asv_bench.lab.reach import own_differences, share_slower
 from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Pair
 from tests.simulations.commits import RoundsOfPairs

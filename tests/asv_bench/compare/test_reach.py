@@ -11,9 +11,8 @@ import pytest
 from measured_rounds import pair_of_lives
 from simulated_pairs import BASE
 
-from asv_bench.compare.noise_pools import Pool
+from asv_bench.compare.noise_pools import LEAST_PAIRS, MetricNoise, Pool, noise_of, reach_of
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.lab.reach import LEAST_PAIRS, MetricNoise, noise_of, reach_of
 from asv_bench.measure.samples import Pair
 from tests.simulations.commits import SIMULATED_BENCHMARK, SimulatedCommits
 from tests.simulations.compare import simulate
