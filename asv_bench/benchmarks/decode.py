@@ -11,8 +11,8 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.workloads.named import Workload
 
-from .engine_runs import CPU_MODEL, MODELS, OVER_FLOOR, OfModel, measure
-from .sharing import Figures, Samples, shared, tracked
+from . import sharing
+from .sharing import CPU_MODEL, MODELS, OVER_FLOOR, Figures, OfModel, Samples, shared, tracked
 
 NEW_TOKENS = 224
 """More than 200 steps in which the whole batch decodes, after the prompts are in."""
@@ -33,7 +33,7 @@ class Decode(OfModel, model=MODELS, batch=[1, 8, 64, 256], context=[128, 512, 90
             raise SkipNotImplemented(f"batch {batch} at context {context} is too much for a CPU")
 
     def run(self, model: str, batch: int, context: int) -> Figures:
-        return measure(decode_workload(batch, context), model, warmup_tokens=32)
+        return sharing.measure(decode_workload(batch, context), model, warmup_tokens=32)
 
     track_step_time = shared("step_time", "Seconds of one decode step of the whole batch.")
     track_tpot = shared("tpot", "Time per output token: median over the sequences.")
@@ -95,4 +95,4 @@ def _build_seconds(model: str, decode: Literal["graph", "eager"]) -> float:
 
 def _padded_step_s(model: str, batch: int, most_rows: int) -> Samples:
     workload = replace(decode_workload(batch, 256), batch_size=most_rows)
-    return measure(workload, model, warmup_tokens=32)["step_time"]
+    return sharing.measure(workload, model, warmup_tokens=32)["step_time"]

@@ -18,7 +18,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 
 from asv_bench.workloads.named import Workload
 
-from . import engine_runs as runs
+from . import sharing
 from .sharing import CommitBenchmark, Figures, SharesRuns, median_s, shared, tracked
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class AppendBookkeeping(CommitBenchmark, way=["one_by_one", "batch", "array"], b
     """
 
     def prepare(self, way: str, batch: int) -> None:
-        blocks = self.blocks = runs.block_manager()((CYCLES + 3) * batch, BLOCK_SIZE)
+        blocks = self.blocks = sharing.block_manager()((CYCLES + 3) * batch, BLOCK_SIZE)
         last_blocks = np.full(batch, -1, np.int32)
         sequences: list[list[int]] = [[] for _ in range(batch)]
 
@@ -71,7 +71,7 @@ class BlockMetadata(CommitBenchmark, batch=BATCHES):
     """Allocating, sharing and freeing blocks: reference counts."""
 
     def prepare(self, batch: int) -> None:
-        self._blocks = runs.block_manager()(8 * batch, BLOCK_SIZE)
+        self._blocks = sharing.block_manager()(8 * batch, BLOCK_SIZE)
 
     @tracked()
     def track_hold_and_release(self, batch: int) -> float:
@@ -91,7 +91,7 @@ class BlockTables(CommitBenchmark, batch=BATCHES):
     """Block tables: building one for a prompt, and copy-on-write of its last block."""
 
     def prepare(self, batch: int) -> None:
-        manager = runs.block_manager()
+        manager = sharing.block_manager()
         if not hasattr(manager, "extend"):
             raise SkipNotImplemented("this commit does not extend a block table by many tokens")
         self._blocks = manager(8 * batch, BLOCK_SIZE)
@@ -138,7 +138,7 @@ class EngineStep(SharesRuns, batch=[8, 64]):
         # Equal prompts: all sequences reach the end of a block in the same step.
         workload = Workload("engine-step", batch, batch, (1,), 10 * SMALL_BLOCK)
         sizes = {"warmup_tokens": SMALL_BLOCK, "block_size": SMALL_BLOCK}
-        return runs.windowed(workload, runs.CPU_MODEL, _step_figures, **sizes)
+        return sharing.windowed(workload, sharing.CPU_MODEL, _step_figures, **sizes)
 
     track_step_time = shared("step_time", "Seconds of one step in which every sequence decodes.")
     track_boundary_step = shared(
@@ -147,7 +147,7 @@ class EngineStep(SharesRuns, batch=[8, 64]):
     )
 
 
-class HostShare(runs.OfModel, model=runs.MODELS, batch=BATCHES):
+class HostShare(sharing.OfModel, model=sharing.MODELS, batch=BATCHES):
     """The host's own work in a decode step on the GPU, which must hide behind the device's.
 
     The least disturbed of several runs is kept, as on a CPU.
@@ -159,17 +159,17 @@ class HostShare(runs.OfModel, model=runs.MODELS, batch=BATCHES):
         from asv_bench.workloads.drive import run_workload
 
         workload = Workload("host-share", batch, batch, (1,), 256)
-        engine = runs.warm_engine(workload, model, 32, device="cuda", dtype="float16")
+        engine = sharing.warm_engine(workload, model, 32, device="cuda", dtype="float16")
         ways = ["host_time"]
         if hasattr(engine, "step_batches"):
             ways.append("host_time_in_columns")
         readings: defaultdict[str, list[float]] = defaultdict(list)
         # In turn, so that a lasting disturbance affects both.
-        for way in ways * runs.RUNS_ON_CPU:
+        for way in ways * sharing.RUNS_ON_CPU:
             with host_timed(engine, batch, in_columns=way != "host_time") as steps:
-                sample = run_workload(engine, workload, runs.PROMPT_IDS[model])
+                sample = run_workload(engine, workload, sharing.PROMPT_IDS[model])
             readings[way].append(statistics.median(steps))
-            readings["step_time"].append(runs.steady_step_s(sample))
+            readings["step_time"].append(sharing.steady_step_s(sample))
         return {figure: min(seconds) for figure, seconds in readings.items()}
 
     track_host_time = shared(
@@ -188,7 +188,7 @@ class Startup(SharesRuns):
     def run(self) -> Figures:
         """In a process with the engine of this one, which may have been forked from one that had
         imported much of what the engine needs."""
-        code = f"MODEL = {f'random:{runs.CPU_MODEL}'!r}\n{_START}"
+        code = f"MODEL = {f'random:{sharing.CPU_MODEL}'!r}\n{_START}"
         path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
         said = subprocess.check_output(
             [sys.executable, "-P", "-c", code], env={**os.environ, "PYTHONPATH": path}, text=True
@@ -206,7 +206,7 @@ def _step_figures(sample: RunSample) -> dict[str, float]:
     # Tokens may be seen some steps after their launch, so the step that begins blocks is not known
     # from outside; it is the slowest of the cycle.
     by_phase = [float(np.median(gaps[phase::SMALL_BLOCK])) for phase in range(SMALL_BLOCK)]
-    return {"step_time": runs.steady_step_s(sample), "boundary_step": max(by_phase)}
+    return {"step_time": sharing.steady_step_s(sample), "boundary_step": max(by_phase)}
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .engine_runs import OVER_FLOOR, OVER_TOKENS, STEP, OfWorkload
-from .sharing import shared
+from .sharing import OVER_FLOOR, OVER_TOKENS, STEP, OfWorkload, shared
 
 
 class _Workload(OfWorkload):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .engine_runs import MODELS, OVER_FLOOR, OVER_TOKENS, STEP, OfWorkload
-from .sharing import shared
+from .sharing import MODELS, OVER_FLOOR, OVER_TOKENS, STEP, OfWorkload, shared
 
 
 class Streaming(OfWorkload):

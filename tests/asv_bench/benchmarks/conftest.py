@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asv_bench.benchmarks import engine_runs, kernels, sharing
+from asv_bench.benchmarks import kernels, sharing
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Decides whether the benchmarks believe that there is a GPU."""
 
     def decide(answer: bool) -> None:
-        for module in (engine_runs, kernels):
+        for module in (sharing, kernels):
             monkeypatch.setattr(module, "has_cuda_gpu", lambda: answer)
 
     return decide

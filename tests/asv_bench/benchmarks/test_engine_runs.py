@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from toy_project import ROOT
 
-from asv_bench.benchmarks import engine_runs
-from asv_bench.benchmarks.engine_runs import steady_step_s
+from asv_bench.benchmarks import sharing
 from asv_bench.workloads import drive
 from asv_bench.workloads.drive import RequestTrace, RunSample
 from asv_bench.workloads.named import WORKLOADS
@@ -21,7 +20,7 @@ from asv_bench.workloads.named import WORKLOADS
 
 def test_an_engine_run_gives_consistent_figures(any_engine: None) -> None:
     workload = WORKLOADS["streaming"].quick()
-    measured = engine_runs.measure(workload, "gpt2-tiny")
+    measured = sharing.measure(workload, "gpt2-tiny")
     figures = {name: value for name, figure in measured.items() for value in figure["samples"]}
     assert set(figures) == {
         "step_time",
@@ -34,7 +33,7 @@ def test_an_engine_run_gives_consistent_figures(any_engine: None) -> None:
     assert figures["tpot"] == pytest.approx(figures["step_time"], rel=0.9)
     # All are of one run, the one that was disturbed least.
     steps = measured["step_time"]["windows"]
-    assert len(steps) == engine_runs.RUNS_ON_CPU
+    assert len(steps) == sharing.RUNS_ON_CPU
     least = steps.index(min(steps))
     assert all(figure["windows"][least] == figures[name] for name, figure in measured.items())
 
@@ -51,14 +50,14 @@ def test_on_a_gpu_the_median_of_as_many_runs_as_there_is_time_for_is_kept(
 ) -> None:
     steps = [0.9, 0.2, 0.1, 0.3, 0.4, *(0.2 + 0.01 * turn for turn in range(20))]
     coming = iter(steps)
-    monkeypatch.setattr(engine_runs, "warm_engine", lambda *_: None)
-    monkeypatch.setattr(engine_runs, "read_bandwidth", lambda _: None)
+    monkeypatch.setattr(sharing, "warm_engine", lambda *_: None)
+    monkeypatch.setattr(sharing, "read_bandwidth", lambda _: None)
     monkeypatch.setattr(drive, "run_workload", lambda *_: sample_of(next(coming), wall_s))
     monkeypatch.setenv("KVTRAIL_TRIAL", "1")
-    assert len(engine_runs.measure(WORKLOADS["scheduler"], "gpt2")["step_time"]["windows"]) == 1
+    assert len(sharing.measure(WORKLOADS["scheduler"], "gpt2")["step_time"]["windows"]) == 1
     monkeypatch.delenv("KVTRAIL_TRIAL")
     coming = iter(steps)
-    figure = engine_runs.measure(WORKLOADS["scheduler"], "gpt2")["step_time"]
+    figure = sharing.measure(WORKLOADS["scheduler"], "gpt2")["step_time"]
     assert figure["windows"] == pytest.approx(steps[:runs])
     # asv takes one sample of a process, and leaves the windows alone.
     assert figure["samples"] == [pytest.approx(statistics.median(steps[:runs]))]
@@ -66,7 +65,7 @@ def test_on_a_gpu_the_median_of_as_many_runs_as_there_is_time_for_is_kept(
 
 def step_of(*requests: list[float]) -> float:
     traces = [RequestTrace(0.0, [1] * len(times), times, "length") for times in requests]
-    return steady_step_s(RunSample("offline", 0.0, 100.0, 50, traces))
+    return sharing.steady_step_s(RunSample("offline", 0.0, 100.0, 50, traces))
 
 
 def test_step_time_is_read_while_all_requests_decode_however_tokens_are_bunched() -> None:
@@ -93,10 +92,10 @@ def test_two_processes_make_engines_at_once_and_then_take_turns_of_a_run(
         said.append("run")
         return sample_of(1.0, 2.0)
 
-    monkeypatch.setattr(engine_runs, "own_turns", lambda: turns)
+    monkeypatch.setattr(sharing, "own_turns", lambda: turns)
     monkeypatch.setattr(drive, "run_workload", run_workload)
-    monkeypatch.setattr(engine_runs, "warm_engine", lambda *_: said.append("make"))
-    engine_runs.windowed(None, "gpt2-tiny", lambda run: {"step_time": 1.0})
+    monkeypatch.setattr(sharing, "warm_engine", lambda *_: said.append("make"))
+    sharing.windowed(None, "gpt2-tiny", lambda run: {"step_time": 1.0})
     assert said == ["make", "wait", *["pass on", "wait", "run"] * 5, "pass on"]
 
 
@@ -106,7 +105,7 @@ def test_the_block_manager_is_found_where_the_commit_has_it(module: str, tmp_pat
     for name, text in {"__init__": "", module: "class KVBlockManager: pass\n"}.items():
         (tmp_path / "engine" / f"{name}.py").write_text(text)
     code = (
-        "import asv_bench.benchmarks.engine_runs as runs, sys\n"
+        "import asv_bench.benchmarks.sharing as runs, sys\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         "print(runs.block_manager().__module__)\n"
     )

@@ -11,7 +11,7 @@ import torch
 from asv_runner.benchmarks.mark import SkipNotImplemented
 from fake_engine import FakeClock, FakeEngine
 
-from asv_bench.benchmarks import decode, engine_runs, host, kernels
+from asv_bench.benchmarks import decode, host, kernels, sharing
 from asv_bench.benchmarks.host import host_timed
 from asv_bench.benchmarks.sharing import Figures, SharesRuns, samples_of, shared
 from asv_bench.lab.pretend_cuda import pretended_cuda
@@ -49,7 +49,7 @@ def test_the_hosts_share_is_timed_with_and_without_an_object_for_each_token(
         has_unfinished = property(lambda self: self._engine.has_unfinished)
 
     disturbed = itertools.cycle([3.0, 5.0, 2.0, 4.0])
-    monkeypatch.setattr(engine_runs, "steady_step_s", lambda _sample: next(disturbed))
+    monkeypatch.setattr(sharing, "steady_step_s", lambda _sample: next(disturbed))
     with pretended_cuda():
         benchmark = host.HostShare()
         assert benchmark.track_step_time("gpt2-tiny", 4)["samples"] == [2.0]
