@@ -17,8 +17,8 @@ from asv_bench.compare.judging import builds_say
 from asv_bench.compare.plan import LEAST_CAP, LEAST_FOR_LOCATION, ComparisonPlan
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.measure.samples import Pair
+from asv_bench.output.console import clock
 from asv_bench.output.figure_rows import figure_text
-from asv_bench.output.progress import clock
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
 from asv_bench.process.gpu import GpuConditions, throttling
 from asv_bench.stats.paired import hodges_lehmann, location_p, shift_interval, smallest_p

@@ -27,10 +27,9 @@ from asv_bench.git.repository import Commit
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import CommandLife, Life, Setting
 from asv_bench.measure.lives import TRACE, Lives
-from asv_bench.output.console import print_sentences
+from asv_bench.output.console import Progress, print_sentences
 from asv_bench.output.issue_text import described, lasting_names
 from asv_bench.output.markdown import inline
-from asv_bench.output.progress import Progress
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.output.stored_json import Count, UnreadableFile, read_stored
 from asv_bench.process.gpu import NO_GPU

@@ -28,8 +28,7 @@ from asv_bench.git.repository import GitError, short
 from asv_bench.measure.log import RULER
 from asv_bench.measure.samples import Absence, CommitUnusable, DeviceLost, Round
 from asv_bench.measure.software import Software
-from asv_bench.output.console import print_sentences
-from asv_bench.output.progress import doing
+from asv_bench.output.console import doing, print_sentences
 from asv_bench.process.environment import THREADS_VARIABLE, users_environment
 from asv_bench.process.gpu import throttling, visible_gpus
 from asv_bench.process.machine import MachineFacts

@@ -16,7 +16,7 @@ from asv_bench.git.repository import short
 from asv_bench.measure.log import KeptRound, Log
 from asv_bench.measure.rounds import hand_out
 from asv_bench.measure.samples import CommitUnusable, RoundSource, SampleFailed
-from asv_bench.output.progress import Progress
+from asv_bench.output.console import Progress
 from asv_bench.output.record import command_line
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.session import Session

@@ -22,9 +22,8 @@ from asv_bench.history.change_points import Change
 from asv_bench.history.histories import Beginning, Histories, MachineHistory
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Pair, RoundSource
-from asv_bench.output.console import print_sentences
+from asv_bench.output.console import Progress, print_sentences
 from asv_bench.output.markdown import inline
-from asv_bench.output.progress import Progress
 from asv_bench.output.record import write_json
 from asv_bench.output.stored_json import Text
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage

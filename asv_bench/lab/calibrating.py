@@ -18,9 +18,8 @@ from asv_bench.measure.lives import WALL
 from asv_bench.measure.log import Logged
 from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Metric, Pair, RoundSource
-from asv_bench.output.console import print_sentences
+from asv_bench.output.console import Progress, print_sentences
 from asv_bench.output.issue_text import described, place_of
-from asv_bench.output.progress import Progress
 from asv_bench.output.table import Cell, Column, Table, digits, interval, percent, percentage
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.session import Judging

@@ -23,7 +23,7 @@ from asv_bench.measure.software import Software, cell_of
 from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import TURNS_VARIABLE, in_turns
 from asv_bench.measure.watched import Watched
-from asv_bench.output.progress import doing
+from asv_bench.output.console import doing
 from asv_bench.process.environment import TRIAL_VARIABLE, measured_threads
 from asv_bench.process.gpu import GpuConditions, GpuWatch, chosen_gpus
 from asv_bench.stats.paired import undisturbed

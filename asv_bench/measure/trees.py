@@ -16,7 +16,7 @@ from asv_bench.measure.command_line import filled
 from asv_bench.measure.delay import Delay
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import CommitUnusable
-from asv_bench.output.progress import doing
+from asv_bench.output.console import doing
 from asv_bench.process.environment import users_environment
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.pinned import Pinned

@@ -14,8 +14,8 @@ import numpy as np
 
 from asv_bench.explain.trace import traced
 from asv_bench.memory import Bandwidth, read_bandwidth
+from asv_bench.output.console import Progress
 from asv_bench.output.destinations import require_writable
-from asv_bench.output.progress import Progress
 from asv_bench.output.record import Record
 from asv_bench.output.table import Cell, Column, Row, Table, digits, percent
 from asv_bench.process.environment import TRIAL_VARIABLE

@@ -21,10 +21,9 @@ from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.git.trees import FileChange, PartCommits, changes_between
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import Pair, RoundSource
-from asv_bench.output.console import print_sentences, print_table
+from asv_bench.output.console import Progress, print_sentences, print_table
 from asv_bench.output.issue_text import described, lasting_names, repeating
 from asv_bench.output.markdown import inline
-from asv_bench.output.progress import Progress
 from asv_bench.output.table import percentage
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.session import Judging

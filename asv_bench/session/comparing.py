@@ -19,9 +19,8 @@ from asv_bench.measure.log import Logged
 from asv_bench.measure.rounds import Design, in_a_row, named, two_cells
 from asv_bench.measure.samples import CommitUnusable, Pair, RoundSource
 from asv_bench.measure.software import differences
-from asv_bench.output.console import Verbosity, print_sentences, print_table, verbosity
+from asv_bench.output.console import Progress, Verbosity, print_sentences, print_table, verbosity
 from asv_bench.output.issue_text import described, lasting_names, place_of
-from asv_bench.output.progress import Progress
 from asv_bench.output.table import Table, percentage
 from asv_bench.session.exit_codes import GATES, ExitCode, exit_code, gate_text
 from asv_bench.session.session import Judging

@@ -16,10 +16,9 @@ from asv_bench.errors import TimeIsUp
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import CommitUnusable, Metric, RoundSource, SampleFailed
-from asv_bench.output.console import print_sentences
+from asv_bench.output.console import Progress, print_sentences
 from asv_bench.output.issue_text import described
 from asv_bench.output.markdown import inline
-from asv_bench.output.progress import Progress
 from asv_bench.output.table import Column, Table
 from asv_bench.session.bisecting import BY_OUTCOME
 from asv_bench.session.exit_codes import ExitCode

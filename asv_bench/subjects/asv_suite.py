@@ -30,8 +30,7 @@ from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import Absence
-from asv_bench.output.console import make_console, print_sentences
-from asv_bench.output.progress import Progress
+from asv_bench.output.console import Progress, make_console, print_sentences
 from asv_bench.subjects.asv_conf import AsvConf, refusing
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.metrics import MetricTable

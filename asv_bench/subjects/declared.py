@@ -24,8 +24,7 @@ from asv_bench.measure.processes import Processes
 from asv_bench.measure.samples import CommitUnusable, Metric, RoundSource
 from asv_bench.measure.software import Software
 from asv_bench.measure.trees import SUBJECT, Laid, Trees
-from asv_bench.output.console import make_console
-from asv_bench.output.progress import Progress
+from asv_bench.output.console import Progress, make_console
 from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects import subject_file
 from asv_bench.subjects.axis import Commits, Labels, place_of

@@ -22,7 +22,7 @@ from typing import Any
 
 from asv_bench.bisect.finding import SearchPlan
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.output.progress import Progress
+from asv_bench.output.console import Progress
 from asv_bench.output.record import Record
 from asv_bench.session.options import Outputs
 

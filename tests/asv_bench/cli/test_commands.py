@@ -26,8 +26,7 @@ from asv_bench.cli.commands import COMMANDS, LAB, build_app
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.history.asv_selection import Entry
-from asv_bench.output.console import Verbosity, set_verbosity, verbosity
-from asv_bench.output.progress import Progress
+from asv_bench.output.console import Progress, Verbosity, set_verbosity, verbosity
 from asv_bench.session.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.session.options import Outputs
 from asv_bench.subjects import own_suite

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from asv_bench.output import progress as module
-from asv_bench.output.progress import Progress, doing
+from asv_bench.output import console as module
+from asv_bench.output.console import Progress, doing
 
 
 @contextmanager

@@ -300,7 +300,7 @@ def test_a_setup_that_fails_is_quoted_and_not_kept(
 def test_what_is_set_up_and_warmed_up_is_said(
     kvtrail, declared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asv_bench.output.progress.SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("asv_bench.output.console.SECONDS_BETWEEN_LINES", 0)
     made = declared(TABLES.replace("measure", 'setup = "true"\n    measure'), "tpot_ms = 5")
     said = kvtrail(made, "compare", "HEAD", "HEAD", "--anyway", "--quick")
     for what in ("setting up", "warming up"):
