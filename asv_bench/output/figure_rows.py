@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 
 from asv_bench.history.asv_results import Figure
 from asv_bench.output.table import MISSING, Cell, Column, Row, Table, percentage
@@ -50,12 +51,6 @@ def words_of(figure: Figure) -> tuple[str, str, str]:
     return words.strip(), _SHORT.get(name) or name.replace("_", " "), series.label
 
 
-def place_of(figure: Figure) -> tuple[str, str]:
-    """What a figure is of, with its parameters, and what it is called there."""
-    group, name, label = words_of(figure)
-    return f"{group}, {label}" if label else group, name
-
-
 def figure_table(figures: Sequence[Figure], title: str) -> Table:
     """A row for each figure of one commit."""
     columns = (
@@ -67,9 +62,11 @@ def figure_table(figures: Sequence[Figure], title: str) -> Table:
         Column("processes", "processes"),
     )
     rows: list[Row] = []
-    for one in sorted(figures, key=place_of):
+    for one in figures:
+        group, name, label = words_of(one)
+        place = f"{group}, {label}" if label else group
         text = "failed" if one.failed else figure_text(one.median, one.unit)
         median = Cell(one.median, text=text)
-        rows.append((*place_of(one), median, one.spread, one.unit, len(one.samples)))
+        rows.append((place, name, median, one.spread, one.unit, len(one.samples)))
     caption = "Median over processes; ± is half the interquartile range."
-    return Table(columns, rows, title, caption)
+    return Table(columns, sorted(rows, key=itemgetter(0, 1)), title, caption)

@@ -86,18 +86,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = {"runs": runs, "plan": plan.to_json()}
         results = {"rows": rows}
         command, table = "simulate_rounds", of_rounds.rounds_table(rows)
-    elif asked.what == "builds":
-        parts = [of_builds.parts(case, runs) for case in of_builds.CASES]
-        done = _done(files, parts, asked.workers)
-        found = list(map(of_builds.rows_of, of_builds.CASES, done))
-        results = {"rows": found}
-        command, table = "simulate_builds", of_builds.builds_table(found, runs)
-    elif asked.what == "judge":
-        parts = [of_judge.parts(case, runs) for case in of_judge.CASES]
-        done = _done(files, parts, asked.workers)
-        judged = list(map(of_judge.row_of, of_judge.CASES, done))
-        results = {"rows": judged}
-        command, table = "simulate_judge", of_judge.judge_table(judged, runs)
+    elif asked.what in ("builds", "judge"):
+        of: Any = of_builds if asked.what == "builds" else of_judge
+        parts = [of.parts(case, runs) for case in of.CASES]
+        rows = list(map(of.row_of, of.CASES, _done(files, parts, asked.workers)))
+        results = {"rows": rows}
+        command, table = f"simulate_{asked.what}", of.table_of(rows, runs)
     elif asked.what == "bisect":
         ranges = [one for one in of_bisect.SCENARIOS if re.search(asked.only, one.name)]
         parts = [[partial(of_bisect.bisect_once, one, seed) for seed in seeds] for one in ranges]

@@ -13,14 +13,13 @@ from functools import partial
 import numpy as np
 
 from asv_bench.compare.plan import ComparisonPlan
-from asv_bench.compare.verdict import Verdict
 from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.stats.paired import Floats
 
+from .compare import VERDICTS
 from .many_comparisons import compare_many
 from .noise import Noise, Situation
 
-VERDICTS = (Verdict.SLOWER, Verdict.FASTER, Verdict.EQUIVALENT, Verdict.INCONCLUSIVE)
 COLUMNS = (
     Column("luck", "luck of a build", kind="text"),
     Column("builds", "builds"),
@@ -101,7 +100,7 @@ def _counts(case: Case, runs: int, seed: np.random.SeedSequence) -> Counter[str]
     return Counter({"runs": runs, **found, **sums})
 
 
-def rows_of(case: Case, counts: Sequence[Counter[str]]) -> dict[str, object]:
+def row_of(case: Case, counts: Sequence[Counter[str]]) -> dict[str, object]:
     """What the parts of a case come to, as fractions of the runs."""
     total = sum(counts, Counter[str]())
     names = {str(verdict): str(verdict) for verdict in VERDICTS}
@@ -110,7 +109,7 @@ def rows_of(case: Case, counts: Sequence[Counter[str]]) -> dict[str, object]:
     return {**asdict(case), **shares}
 
 
-def builds_table(rows: Sequence[dict[str, object]], runs: int) -> Table:
+def table_of(rows: Sequence[dict[str, object]], runs: int) -> Table:
     """A row for each case."""
     shown = [tuple(row[column.key] for column in COLUMNS) for row in rows]
     title = f"verdicts of {runs:,} simulated comparisons each, where builds differ by luck"

@@ -126,7 +126,7 @@ COLUMNS = (
 )
 
 
-def judge_table(rows: Sequence[dict[str, Any]], runs: int) -> Table:
+def table_of(rows: Sequence[dict[str, Any]], runs: int) -> Table:
     """A row for each case."""
     shown = [tuple(row[column.key] for column in COLUMNS) for row in rows]
     title = f"verdicts on one figure in {runs:,} simulated sets of files each"
