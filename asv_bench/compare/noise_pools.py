@@ -237,12 +237,12 @@ def share_slower(
     Their pools, [runs, differences], come from so many sessions.
     """
     answers = np.full(len(base), Verdict.INCONCLUSIVE.value)
-    in_turns = np.isin(np.arange(base.shape[-1]) % 4, (1, 2))
+    head_first = np.isin(np.arange(base.shape[-1]) % 4, (1, 2))
     for number, look in enumerate(plan.looks):
         if look.pairs > base.shape[-1] or look.sessions > sessions:
             continue
         earlier = base[:, : look.pairs], head[:, : look.pairs]
-        own = own_differences(*earlier, in_turns[: look.pairs])
+        own = own_differences(*earlier, head_first[: look.pairs])
         evidence = weigh_costs(*earlier, plan, look.test, pool, own)
         is_significant = evidence.p <= plan.difference_level(number, 1)
         found = verdicts(evidence, is_significant, number, plan)
