@@ -11,7 +11,7 @@ from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import Refused
 from asv_bench.explain.explaining import Explaining
 from asv_bench.explain.explanation import known_effect
-from asv_bench.output.destinations import STANDARD_OUTPUT
+from asv_bench.output.record import STANDARD_OUTPUT
 from asv_bench.session import options
 from asv_bench.session.comparing import Comparing, of_heads
 from asv_bench.session.exit_codes import ExitCode

@@ -11,7 +11,7 @@ from pathlib import Path
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Repository
 from asv_bench.output.console import make_console
-from asv_bench.output.destinations import write_text
+from asv_bench.output.record import write_text
 from asv_bench.process.gpu import visible_gpus
 from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.choose import suites_in

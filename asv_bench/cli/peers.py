@@ -11,7 +11,7 @@ import typer
 
 from asv_bench.errors import NothingMeasured
 from asv_bench.output.console import print_sentences
-from asv_bench.output.destinations import require_writable
+from asv_bench.output.record import require_writable
 from asv_bench.peers.contest import Contesting, contests_of, find_peers
 from asv_bench.process.machine import chosen_device
 from asv_bench.session.options import MOST, Outputs, RunningOptions

@@ -13,8 +13,7 @@ import typer
 from asv_bench.explain.trace import Decoded, Event, TraceSummary, Window, read_events, torch_trace
 from asv_bench.memory import Bandwidth, Role, kernel_roles, read_bandwidth
 from asv_bench.output.console import Progress
-from asv_bench.output.destinations import require_writable
-from asv_bench.output.record import Record
+from asv_bench.output.record import Record, require_writable
 from asv_bench.output.table import Column, Row, Table, digits, percent
 from asv_bench.process.machine import chosen_device
 from asv_bench.run.settings import PROFILE_DIR

@@ -22,7 +22,7 @@ from asv_bench.errors import MeasurementFailed, NothingMeasured, require_package
 from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
-from asv_bench.output.destinations import STANDARD_OUTPUT, require_writable
+from asv_bench.output.record import STANDARD_OUTPUT, require_writable
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.session.options import AxisKind, BadgeFile, ResultsFolder, SubjectPath

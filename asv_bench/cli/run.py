@@ -12,8 +12,14 @@ import typer
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.output.console import Progress, make_console, print_table
-from asv_bench.output.destinations import write_text
-from asv_bench.output.record import REPOSITORY, WORKPLACE, Record, require_places, write_json
+from asv_bench.output.record import (
+    REPOSITORY,
+    WORKPLACE,
+    Record,
+    require_places,
+    write_json,
+    write_text,
+)
 from asv_bench.output.stored_json import positive, read_stored, text
 from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.process.checkout_lock import checkout_lock

@@ -23,8 +23,7 @@ from asv_bench.history.asv_results import (
 )
 from asv_bench.history.change_points import Change, changes_in, points_of
 from asv_bench.measure.software import Software, other_client
-from asv_bench.output.destinations import require_writable
-from asv_bench.output.record import WORKPLACE
+from asv_bench.output.record import WORKPLACE, require_writable
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.words import first_of

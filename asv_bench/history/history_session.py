@@ -24,8 +24,7 @@ from asv_bench.history.life_rounds import Counting, Due, LifeRounds
 from asv_bench.measure.log import KeptRound
 from asv_bench.measure.samples import Reading, RoundSource
 from asv_bench.output.console import clock, print_sentences
-from asv_bench.output.destinations import write_text
-from asv_bench.output.record import write_json
+from asv_bench.output.record import write_json, write_text
 from asv_bench.output.stored_json import read_stored
 from asv_bench.process.environment import ENVIRONMENT_TYPE
 from asv_bench.process.machine import MachineFacts

@@ -1,4 +1,7 @@
-"""What a measuring command leaves behind: a JSON record."""
+"""What a measuring command leaves behind: a JSON record, and files of results.
+
+Files are looked at before anything is measured, and written in one piece.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from rich.console import Console
 
-from asv_bench.errors import Refused
+from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.trees import WorkingTree, working_tree
 from asv_bench.output.console import print_sentences
-from asv_bench.output.destinations import require_writable, write_text
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.process.environment import measured_threads
 from asv_bench.process.gpu import GpuState, gpu_state
@@ -32,6 +35,9 @@ STATE = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state
 WORKPLACE = REPOSITORY if IS_CHECKOUT else STATE
 """Where locks, interrupted pairs and records go; never the repository of a user."""
 RUNS = WORKPLACE / "reports" / "runs"
+STANDARD_OUTPUT = Path("-")
+"""The name that stands for standard output."""
+_TEXT: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
 
 
 @dataclass(slots=True)
@@ -146,3 +152,62 @@ def write_json(path: Path, content: Any, *, indent: int | None = None) -> Path:
     """Write JSON in one piece; figures that are not finite become null."""
     finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
     return write_text(path, f"{json.dumps(finite, indent=indent)}\n")
+
+
+def require_writable(*paths: Path | None) -> None:
+    """See before measuring that files can be written; Refused if not.
+
+    Nothing is written, not even a folder. Paths that are None are skipped.
+    """
+    for path in paths:
+        if path is None or path == STANDARD_OUTPUT:
+            continue
+        try:
+            target = path.resolve()
+            if target.is_dir():
+                raise IsADirectoryError("it is a folder")
+            # Files below other names are made in folders that do not exist yet.
+            nearest = next(one for one in (target, *target.parents) if one.exists())
+            if nearest != target and not nearest.is_dir():
+                raise NotADirectoryError(f"{nearest} is a file, not a folder")
+            if not os.access(nearest, os.W_OK):
+                raise PermissionError("it may not be written to")
+        except (OSError, RuntimeError) as error:  # a RuntimeError is a loop of symbolic links
+            raise Refused(
+                f"{path} cannot be written: {_reason(error)}. Nothing was measured; make it "
+                f"writable, or name another file."
+            ) from None
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file in one piece: a reader sees the old text or the new, never half of it.
+
+    What is no regular file, such as a pipe or a device, is written to as it stands. Missing folders
+    are made, and "-" is standard output. Raises MeasurementFailed if it could not be written.
+    """
+    try:
+        if path == STANDARD_OUTPUT:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        elif path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, **_TEXT)  # a pipe, or a device
+        else:
+            # Through a symbolic link, as any other program writes.
+            _replace(path.resolve(), text)
+    except (OSError, RuntimeError) as error:
+        raise MeasurementFailed(f"{path} could not be written: {_reason(error)}.") from None
+    return path
+
+
+def _replace(target: Path, text: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.parent / f".{target.name}.{token_hex(4)}"
+    try:
+        beside.write_text(text, **_TEXT)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _reason(error: OSError | RuntimeError) -> str:
+    return getattr(error, "strerror", None) or str(error)

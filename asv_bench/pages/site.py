@@ -23,8 +23,8 @@ from asv_bench.git.repository import GitError, Repository, kind_of
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.histories import Histories
 from asv_bench.output.console import print_sentences
-from asv_bench.output.destinations import write_text
 from asv_bench.output.figure_rows import figure_text, spread_text
+from asv_bench.output.record import write_text
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
 from asv_bench.pages.machine_view import LATELY, Graph, MachineView, machine_views

@@ -22,8 +22,7 @@ from asv_bench.history.life_rounds import Counting, Due, LifeRounds
 from asv_bench.measure.log import KeptRound
 from asv_bench.measure.samples import CommitUnusable, RoundSource, SampleFailed
 from asv_bench.output.console import print_sentences
-from asv_bench.output.destinations import write_text
-from asv_bench.output.record import REPOSITORY
+from asv_bench.output.record import REPOSITORY, write_text
 from asv_bench.output.table import Cell, Column, Table, digits, percent
 from asv_bench.peers.lives.life import KINDS, KVTRAIL
 from asv_bench.peers.model import apart

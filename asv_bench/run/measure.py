@@ -15,8 +15,7 @@ import numpy as np
 from asv_bench.explain.trace import traced
 from asv_bench.memory import Bandwidth, read_bandwidth
 from asv_bench.output.console import Progress
-from asv_bench.output.destinations import require_writable
-from asv_bench.output.record import Record
+from asv_bench.output.record import Record, require_writable
 from asv_bench.output.table import Cell, Column, Row, Table, digits, percent
 from asv_bench.process.environment import TRIAL_VARIABLE
 from asv_bench.run.settings import PROFILE_DIR, Settings

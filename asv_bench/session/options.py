@@ -16,9 +16,8 @@ from asv_bench.errors import Refused
 from asv_bench.fleet.fleet import FleetOptions
 from asv_bench.git.repository import WORKING_TREE, Commit, kind_of
 from asv_bench.output.console import make_console, print_table
-from asv_bench.output.destinations import STANDARD_OUTPUT, write_text
 from asv_bench.output.formats import Format, in_format
-from asv_bench.output.record import REPOSITORY, Record, require_places
+from asv_bench.output.record import REPOSITORY, STANDARD_OUTPUT, Record, require_places, write_text
 from asv_bench.output.table import Table, to_csv
 from asv_bench.session.time_limit import TimeLimit
 from asv_bench.subjects.choose import Choice

@@ -22,9 +22,8 @@ from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.samples import CommitUnusable, Pair, judged
 from asv_bench.measure.software import same_code
 from asv_bench.output.console import print_sentences
-from asv_bench.output.destinations import require_writable
 from asv_bench.output.issue_text import environment_of, issue_text, repeating
-from asv_bench.output.record import WORKPLACE, Record, command_line
+from asv_bench.output.record import WORKPLACE, Record, command_line, require_writable
 from asv_bench.output.table import Table
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.run_apart import ending_in_time, termination_as_interrupt

@@ -28,7 +28,7 @@ from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import Absence, CommitUnusable, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE
-from asv_bench.output.destinations import require_writable
+from asv_bench.output.record import require_writable
 from asv_bench.process import environment
 from asv_bench.process.environment import MEASURED_PACKAGES, borrowed_paths, search_path
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asv_bench.errors import Refused
-from asv_bench.output.destinations import write_text
-from asv_bench.output.record import SCHEMA
+from asv_bench.output.record import SCHEMA, write_text
 from asv_bench.output.stored_json import UnreadableFile, positive, read_stored, require_schema
 from asv_bench.studies.ladder.ladder_tables import (
     agreement,

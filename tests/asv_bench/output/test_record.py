@@ -21,8 +21,15 @@ from asv_bench import __main__ as command_line
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import Refused
 from asv_bench.git.trees import WorkingTree
-from asv_bench.output.destinations import require_writable, write_text
-from asv_bench.output.record import REPOSITORY, RUNS, Record, without_folders, write_json
+from asv_bench.output.record import (
+    REPOSITORY,
+    RUNS,
+    Record,
+    require_writable,
+    without_folders,
+    write_json,
+    write_text,
+)
 
 
 def test_a_record_holds_where_its_figures_come_from(
