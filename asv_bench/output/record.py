@@ -193,20 +193,17 @@ def write_text(path: Path, text: str) -> Path:
             path.write_text(text, **_TEXT)  # a pipe, or a device
         else:
             # Through a symbolic link, as any other program writes.
-            _replace(path.resolve(), text)
+            target = path.resolve()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            beside = target.parent / f".{target.name}.{token_hex(4)}"
+            try:
+                beside.write_text(text, **_TEXT)
+                beside.replace(target)
+            finally:
+                beside.unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
         raise MeasurementFailed(f"{path} could not be written: {_reason(error)}.") from None
     return path
-
-
-def _replace(target: Path, text: str) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.parent / f".{target.name}.{token_hex(4)}"
-    try:
-        beside.write_text(text, **_TEXT)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _reason(error: OSError | RuntimeError) -> str:
