@@ -1,1 +1,1 @@
-"""What only this project's developers run."""
+"""Trials of verdicts whose truth is known, and the engine on a GPU that is only pretended."""
