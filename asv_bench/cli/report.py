@@ -22,7 +22,7 @@ from asv_bench.errors import MeasurementFailed, NothingMeasured, require_package
 from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
-from asv_bench.output.record import STANDARD_OUTPUT, require_writable
+from asv_bench.output.record import STANDARD_OUTPUT, require_writable, write_json
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.session.options import AxisKind, BadgeFile, ResultsFolder, SubjectPath
@@ -123,6 +123,12 @@ def publish(histories: Histories) -> None:
     if done.returncode:
         said = last_words(done.stdout + done.stderr, 3)
         raise MeasurementFailed(f"asv could not publish: {said}")
+    # The overview opens on the first machine, and draws what two commits have.
+    index = read_stored(listed := histories.folder / "html" / "index.json", "asv's index", dict)
+    index["graph_param_list"].sort(
+        key=lambda one: -len(list((histories.results / one["machine"]).iterdir()))
+    )
+    write_json(listed, index)
     # What asv puts around its graphs fetches scripts from public hosts.
     if (shell := find_spec("asv_tachyon")) and shell.origin:
         static = Path(shell.origin).parent / "static"

@@ -233,6 +233,17 @@ def test_both_pages_are_served_and_nothing_else(
     assert "serving the pages at http://127.0.0.1:" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
+def test_asvs_pages_open_on_the_machine_with_most_commits(
+    toy: ToyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure("HEAD~2..HEAD", rounds=1)
+    monkeypatch.setenv("KVTRAIL_MACHINE", "a-toy")
+    measure("HEAD^!", rounds=1)
+    index = json.loads((toy.root / "reports" / "html" / "index.json").read_text())
+    assert [one["machine"] for one in index["graph_param_list"]] == ["own-toy", "own-a-toy"]
+
+
 def test_a_page_alone_needs_no_server(toy: ToyProject, monkeypatch: pytest.MonkeyPatch) -> None:
     measure("HEAD", rounds=1)
     monkeypatch.setattr("asv_bench.cli.report.publish", lambda *of: None)
