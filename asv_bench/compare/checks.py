@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from asv_bench.compare.verdict import Comparison, Verdict
@@ -44,6 +45,17 @@ class CheckAnswer:
     verdict: Verdict
     what: str  # the verdict in words, and what differed first, or by how much
     lives: int = 0  # of either end
+
+    @property
+    def sentence(self) -> str:
+        """The answer, for people."""
+        return f"{self.check}: {self.what}"
+
+
+def checks_in(results: Mapping[str, Any], ends: tuple[str, str]) -> tuple[CheckAnswer, ...]:
+    """What the results of a record say of checks of two commits or labels."""
+    found = [one for one in results.get("checks") or () if (one["base"], one["head"]) == ends]
+    return msgspec.convert(found, tuple[CheckAnswer, ...])
 
 
 _WORDS = {

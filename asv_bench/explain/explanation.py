@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asv_bench.compare.checks import CheckAnswer, checks_in, in_words
 from asv_bench.compare.verdict import Verdict, word_of
 from asv_bench.errors import Refused
 from asv_bench.explain.clue import Clue, Source, number
@@ -47,6 +48,7 @@ class Effect:
     cost: float | None  # how much longer the head takes, as a fraction; None: it is no time
     is_on_gpu: bool  # whether a GPU was measured
     sentence: str
+    checks: tuple[CheckAnswer, ...] = ()
 
 
 def known_effect(
@@ -96,6 +98,7 @@ def _effect_in(
     shown = (Verdict.SLOWER, Verdict.FASTER)
     most = max(found, key=lambda one: (one["verdict"] in shown, abs(one.get("effect") or 0.0)))
     metric, machine = known[most["benchmark"]], record["machine"]
+    checks = checks_in(results, ends)
     verdict, cost = Verdict(most["verdict"]), most.get("effect")
     text = f"{metric.name}: {word_of(verdict, metric.unit, cost)}"
     if cost is not None:
@@ -105,11 +108,12 @@ def _effect_in(
     is_on_gpu = bool(machine.get("gpu")) and not set(NO_GPU) & set(settings.get("devices") or [])
     place = machine["gpu"] if is_on_gpu else f"{machine['cpu']}, {machine['cores']} cores"
     text += f" in {most.get('pairs_used', 0)} pairs on {place}, {record.get('started', '')[:10]}"
+    text += f", {in_words(checks)}" * bool(checks)
     if metric.unit == "bytes":
         cost = None
     elif metric.better == "higher" and cost is not None:
         cost = 1 / (1 + cost) - 1
-    return Effect(metric.name, verdict, most.get("effect"), cost, is_on_gpu, text)
+    return Effect(metric.name, verdict, most.get("effect"), cost, is_on_gpu, text, checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +268,12 @@ class Explanation:
         return f"{differ}; their traces differ by {seen}, {beyond} noise"
 
     def answer(self) -> list[str]:
-        """The causes in words, numbered, or that there is none."""
+        """What checks say, and the causes in words, numbered, or that there is none."""
         looked_at = f"Looked at: {', '.join(self.looked_at)}."
+        found = [one.sentence for one in self.effect.checks] if self.effect else []
         if not self.causes:
-            return [f"No cause was found. {looked_at}"]
-        found = [
+            return [*found, f"No cause was found. {looked_at}"]
+        found += [
             f"{place}. {one.sentence}{self.worth(one)}" for place, one in enumerate(self.causes, 1)
         ]
         if self.account is not None:

@@ -50,7 +50,7 @@ class Conclusion:
         return replace(
             self,
             heading=heading,
-            sentences=[*said, *(f"{one.check}: {one.what}" for one in checks)],
+            sentences=[*said, *(one.sentence for one in checks)],
             code=code if code is ExitCode.OTHER_RESULT else self.code,
             results={**self.results, "checks": list(map(asdict, checks))},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -111,6 +112,17 @@ def test_a_longer_result_is_told_apart_behind_what_is_kept(kvtrail, declared) ->
     said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
     assert (said.code, checks_of(said)["tokens"]["verdict"]) == (6, "differs")
     assert "and what follows" in said.text
+
+
+def test_explain_says_of_a_comparison_whether_the_result_is_the_same(kvtrail, declared) -> None:
+    toy = declared(TABLES, bench(), bench(9.0, "[]"))
+    said = kvtrail(toy, "explain", "HEAD~1", "HEAD", "--traces", "0", "--compare")
+    words = " ".join(said.text.split())
+    assert re.search(r"step: faster, -\S+ % .* on .*, \d{4}-\d\d-\d\d, other result", words)
+    assert "tokens: other result, [0] was [5, 7] and is missing in 6 of 6 lives" in words
+    checks = said.record["results"]["effect"]["checks"]
+    assert [one["verdict"] for one in checks] == ["differs", "same"]
+    assert said.record["results"]["answer"][0] == f"tokens: {checks[0]['what']}"
 
 
 def test_fixed_says_whether_the_result_is_back(kvtrail, declared) -> None:
