@@ -101,7 +101,9 @@ class Browser:
         """Load a page from its file, and wait until its graphs can be drawn."""
         self.command("Page.navigate", url="about:blank")
         self.command("Page.navigate", url=f"{page.as_uri()}{address}")
-        self.wait_for("document.readyState === 'complete' && !!document.querySelector('svg')")
+        self.wait_for(
+            "document.readyState === 'complete' && !!document.querySelector('svg, .plot')"
+        )
 
     def size(self, width: int, height: int) -> None:
         """Give the page another size, in its own pixels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from asv_bench.bisect.file_search import FileFinding, FileTry, Guilty
-from asv_bench.bisect.finding import Finding, Guess, Outcome, Probe, RangeShape
+from asv_bench.bisect.finding import Finding, Outcome, Probe, RangeShape
 from asv_bench.compare.verdict import Comparison, word_of
 from asv_bench.git.repository import Commit, kind_of, short
 from asv_bench.output.table import Cell, Column, Row, Table, interval, percent, percentage
@@ -32,29 +32,38 @@ _FILE_COLUMNS = (
 )
 
 
-def probe_line(number: int, probe: Probe, guess: Guess, commits: Mapping[str, Commit]) -> str:
-    """Which commit, how it compares with the good end, and what is most probable now."""
+def probe_line(number: int, probe: Probe, commits: Mapping[str, Commit]) -> str:
+    """Which commit, how it compares with the good end, and what is most probable now.
+
+    Before the search, and of a confirmation, it is said what the commit is compared with.
+    """
     told = probe.failure
     if probe.pair is not None:
         told = f"{percentage(probe.pair.effect, 2, signed=True):>9}"
         if probe.pair.discarded:
             told += f"  discarded: {probe.pair.discarded}"
+    line = f"{number:4d}  {short(probe.commit)}  {told}   "
+    if (guess := probe.guess) is None:
+        return f"{line}{probe.stage}, against {short(probe.reference)}"
     ends = dict.fromkeys(short(one) for one in (*guess.commits[:1], *guess.commits[-1:]))
-    where = " to ".join(ends) or "no other"
     only = commits[guess.commits[0]].subject if len(guess.commits) == 1 else ""
-    line = f"{number:4d}  {short(probe.commit)}  {told}   {where}, {guess.probability:.0%} {only}"
-    return line.rstrip()
+    where = " to ".join(ends) or "no other"
+    return f"{line}{where}, {guess.probability:.0%} {only}".rstrip()
 
 
-def commit_table(finding: Finding, commits: Sequence[Commit]) -> Table:
-    """The commits that were measured or suspected, oldest first, each against the good end."""
+def commit_table(finding: Finding, commits: Sequence[Commit], *, is_whole: bool = False) -> Table:
+    """The commits that were measured or suspected, oldest first, each against the good end.
+
+    `is_whole` asks for all commits, with every probability.
+    """
     points = {point.commit: point for point in finding.curve}
     named = {*finding.suspects, *(one for step in finding.confirmed_steps for one in step.commits)}
     rows: list[Row] = []
+    row_from, shown_from = (0, 0) if is_whole and finding.posterior else (_LIKELY, _SHOWN)
     for commit in commits:
         point, probability = points.get(commit.hash), finding.posterior.get(commit.hash, 0.0)
-        is_shown = point is not None or probability >= _LIKELY
-        likely = probability if is_shown and probability >= _SHOWN else None
+        is_shown = point is not None or probability >= row_from
+        likely = probability if is_shown and probability >= shown_from else None
         name = Cell(f"{commit.short} {commit.subject}", "bold" if commit.hash in named else "")
         if point is not None:
             half_width = (point.interval[1] - point.interval[0]) / 2.0

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import webbrowser
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +23,7 @@ from asv_bench.errors import MeasurementFailed, NothingMeasured, require_package
 from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.history.histories import Histories
 from asv_bench.output.console import make_console, print_sentences
-from asv_bench.output.record import STANDARD_OUTPUT, require_writable, write_json
+from asv_bench.output.record import STANDARD_OUTPUT, require_writable
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.session.options import AxisKind, BadgeFile, ResultsFolder, SubjectPath
@@ -40,9 +41,13 @@ def report(
 ) -> None:
     """Build the pages from the stored results."""
     histories = Histories.of_subject(Choice(file=subject, axis=axis).declared("report"), results)
-    if not any(histories.folder.glob("asv/*/machine.json")):
-        raise NothingMeasured("nothing has been measured yet; `history` measures.")
     require_packages("asv", "jinja2")
+    # Not at the top, as jinja2 below.
+    from asv_bench.pages.machine_view import read_verdicts
+
+    is_measured = any(histories.folder.glob("asv/*/machine.json"))
+    if not (is_measured or any(one.name.startswith("bisect-") for one in read_verdicts(histories))):
+        raise NothingMeasured("nothing has been measured yet; `history` measures.")
     require_writable(badge, *(histories.folder / kept / "file" for kept in ("pages", "html")))
     console = make_console(stderr=badge == STANDARD_OUTPUT)
     page = build_all_pages(histories, console, badge)
@@ -124,11 +129,11 @@ def publish(histories: Histories) -> None:
         said = last_words(done.stdout + done.stderr, 3)
         raise MeasurementFailed(f"asv could not publish: {said}")
     # The overview opens on the first machine, and draws what two commits have.
-    index = read_stored(listed := histories.folder / "html" / "index.json", "asv's index", dict)
-    index["graph_param_list"].sort(
-        key=lambda one: -len(list((histories.results / one["machine"]).iterdir()))
-    )
-    write_json(listed, index)
+    index = histories.folder / "html" / "index.json"
+    told = json.loads(index.read_bytes())
+    counts = Counter(path.parent.name for path in histories.results.glob("*/*.json"))
+    told["graph_param_list"].sort(key=lambda one: -counts[one["machine"]])
+    index.write_text(json.dumps(told))
     # What asv puts around its graphs fetches scripts from public hosts.
     if (shell := find_spec("asv_tachyon")) and shell.origin:
         static = Path(shell.origin).parent / "static"

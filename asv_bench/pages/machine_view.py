@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from asv_bench.compare.checks import CheckAnswer, checks_in, in_words
 from asv_bench.compare.verdict import Comparison, Standing, Verdict
 from asv_bench.git.repository import Commit, GitError, Repository, kind_of, short
 from asv_bench.history.asv_results import Better, Figure, Series, differing
@@ -56,6 +57,8 @@ class StoredVerdict:
     command: str
     machine: _Machine
     said: Comparison
+    record: Path
+    checks: Sequence[CheckAnswer]  # of the same commits
 
     @property
     def key(self) -> str:
@@ -68,7 +71,9 @@ class StoredVerdict:
         said = self.said
         effect = percentage(said.effect or 0.0, 2, signed=True)
         pairs = f"{effect} against {short(said.base)} in {said.pairs_used} pairs"
-        return f"{self.command}: {said.word}, {pairs}"
+        words = [f"{self.command}: {said.word}", pairs, in_words(self.checks)]
+        others = [one.sentence for one in self.checks if one.verdict is not Verdict.SAME]
+        return "; ".join([", ".join(filter(None, words)), *others])
 
 
 class _Record(msgspec.Struct):
@@ -92,12 +97,16 @@ def read_verdicts(histories: Histories) -> dict[Path, list[StoredVerdict]]:
         for path in sorted(paths, key=lambda path: path.stat().st_mtime)[-MOST:]:
             # Other files may be called so; whoever wants to know reads them with their own command.
             with suppress(UnreadableFile):
-                started, verdicts = read_stored(path, "a record", partial(_verdicts, histories))
+                started, verdicts = read_stored(
+                    path, "a record", partial(_verdicts, histories, path)
+                )
                 found.append((started, path, verdicts))
     return {path: verdicts for _, path, verdicts in sorted(found, key=lambda one: one[0])}
 
 
-def _verdicts(histories: Histories, content: dict[str, Any]) -> tuple[str, list[StoredVerdict]]:
+def _verdicts(
+    histories: Histories, path: Path, content: dict[str, Any]
+) -> tuple[str, list[StoredVerdict]]:
     """When a record began, and what it says; ValueError where it is of another subject."""
     record = msgspec.convert(content, _Record)
     # Records from before there were subjects name none, and are of kvtrail.
@@ -112,8 +121,9 @@ def _verdicts(histories: Histories, content: dict[str, Any]) -> tuple[str, list[
         # Behind the name of a metric stands which two of several are compared.
         compared = [replace(one, benchmark=one.benchmark.rpartition(" ")[0]) for one in compared]
     return record.started, [
-        StoredVerdict(record.command, record.machine, one)
+        StoredVerdict(record.command, record.machine, one, path, checks_in(record.results, ends))
         for one in compared
+        for ends in [(one.base, one.head)]
         if one.effect is not None
     ]
 
@@ -222,6 +232,24 @@ class MachineView:
         newer, kind = len(self.order) - 1 - self.order[commit.hash], kind_of(commit.hash)
         return f"{counted(newer, kind)} ago" if newer else f"the newest {kind}"
 
+    def told_of(self, change: Change) -> list[StoredVerdict]:
+        """What commands said of commits between which a change lies, the newest last."""
+        order, at = self.order, self.order[change.commit.hash]
+        return [
+            one
+            for one in self.verdicts
+            if one.key == change.series.name
+            if order.get(one.said.base, at) < at <= order.get(one.said.head, -1)
+        ]
+
+    @property
+    def other_results(self) -> list[CheckAnswer]:
+        """What the newest checks of two commits found to differ, the newest last."""
+        checks = [check for one in self.verdicts for check in one.checks]
+        newest = {(one.check, one.base, one.head): one for one in checks}
+        bad = Verdict.DIFFERS, Verdict.UNSTABLE
+        return [one for one in newest.values() if one.verdict in bad]
+
     @property
     def newest_ms(self) -> int:
         """When something was measured last, in milliseconds since 1970."""
@@ -289,11 +317,12 @@ class MachineView:
         return kept
 
 
-def machine_views(histories: Histories, complaints: list[str]) -> list[MachineView]:
+def machine_views(
+    histories: Histories, verdicts: Sequence[StoredVerdict], complaints: list[str]
+) -> list[MachineView]:
     """The view of each machine that has figures; what is left out is said in `complaints`."""
     results = histories.read()
     complaints += results.complaints
-    verdicts = [one for found in read_verdicts(histories).values() for one in found]
     line: Sequence[str] = histories.labels
     if not line:
         with suppress(GitError):

@@ -9,9 +9,10 @@ import statistics
 import time
 import zlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.console import Console
 
 from asv_bench.compare.verdict import Standing
-from asv_bench.git.repository import GitError, Repository, kind_of
+from asv_bench.git.repository import GitError, Repository, kind_of, short
 from asv_bench.history.asv_results import Figure
 from asv_bench.history.histories import Histories
 from asv_bench.output.console import print_sentences
@@ -27,7 +28,8 @@ from asv_bench.output.figure_rows import figure_text, spread_text
 from asv_bench.output.record import write_text
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.output.table import interval, percentage
-from asv_bench.pages.machine_view import LATELY, Graph, MachineView, machine_views
+from asv_bench.pages.bisection import NOTHING, columns, told_of
+from asv_bench.pages.machine_view import LATELY, Graph, MachineView, machine_views, read_verdicts
 from asv_bench.process.machine import machine_facts
 from asv_bench.words import counted
 
@@ -47,8 +49,9 @@ def build_page(histories: Histories, console: Console, badge: Path | None = None
     """
     here, left_out = machine_facts().name, list[str]()
     # This machine's first, then those that measured last.
+    records = read_verdicts(histories)
     views = sorted(
-        machine_views(histories, left_out),
+        machine_views(histories, [one for found in records.values() for one in found], left_out),
         key=lambda view: (view.stored.name != here, -view.newest_ms),
     )
     print_sentences(console, left_out)
@@ -63,15 +66,18 @@ def build_page(histories: Histories, console: Console, badge: Path | None = None
     if badge is not None:
         tone, said = badge_of(views, histories.repository)
         write_text(badge, templates.get_template("badge.svg.j2").render(tone=tone, said=said))
-    page = templates.get_template("index.html.j2").render(
+    page = partial(
+        templates.get_template("index.html.j2").render,
         subject=histories.subject,
-        machines=views,  # in the order of their tabs
+        told=None,  # the one bisection that a page is of
+        machines=[],
+        bisections={},
+        left_out=[],
         here=here,
-        left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
+        short=short,
         commit_url=url,
-        payload=_packed(views, url),
-        script=_texts(SCRIPTS),
         style=_texts(["templates/style.css"]),
+        script=_texts(SCRIPTS),
         figure_text=figure_text,
         spread_text=spread_text,
         percentage=percentage,
@@ -80,7 +86,21 @@ def build_page(histories: Histories, console: Console, badge: Path | None = None
         built=_moment(1000 * time.time()),
         has_asv=(histories.folder / "html" / "index.json").is_file(),
     )
-    return write_text(histories.pages / "index.html", page)
+    bisections: dict[Path, dict[str, Any]] = {}
+    for path in [one for one in records if one.name.startswith("bisect-")]:
+        # One that ended before any finding has no page.
+        with suppress(UnreadableFile):
+            told = bisections[path] = read_stored(path, "of a bisection", told_of)
+            payload = _packed(told["machines"], {}, url)
+            write_text(histories.pages / f"{path.stem}.html", page(told=told, payload=payload))
+    dates = {name: date for view in views for name, date in view.stored.dates.items()}
+    text = page(
+        machines=views,  # in the order of their tabs
+        bisections=bisections,
+        left_out=[sentence.replace(f"{histories.configured}/", "") for sentence in left_out],
+        payload=_packed([_machine(view) for view in views], dates, url),
+    )
+    return write_text(histories.pages / "index.html", text)
 
 
 def badge_of(views: Sequence[MachineView], repository: Path) -> tuple[str, str]:
@@ -134,37 +154,42 @@ def _moment(milliseconds: float) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _packed(views: Sequence[MachineView], commit_url: str) -> str:
+def _packed(
+    machines: Sequence[Mapping[str, Any]], dates: Mapping[str, int], commit_url: str
+) -> str:
     """The figures of all graphs as `scripts/data.js` unpacks them.
 
     Commits stand once, in one table, and are named by their places. The JSON is deflated and
     written in base 64, which holds no character that a page could take for its own.
     """
-    commits = {commit.hash: commit for view in views for commit in view.stored.commits}
+    commits = {commit.hash: commit for one in machines for commit in one["commits"]}
     places = {name: place for place, name in enumerate(commits)}
-    dates = {name: date for view in views for name, date in view.stored.dates.items()}
     content = {
         "commits": {
             "hash": list(commits),
             "subject": [commit.subject for commit in commits.values()],
             "author": [commit.author for commit in commits.values()],
             # Labels have no date; what stands for theirs is their place.
-            "date": [dates[name] if kind_of(name) == "commit" else None for name in commits],
+            "date": [dates.get(name) if kind_of(name) == "commit" else None for name in commits],
         },
         "url": commit_url,
         "machines": [
-            {
-                "name": view.stored.name,
-                "commits": [places[commit.hash] for commit in view.stored.commits],
-                "sessions": view.stored.sessions,
-                "environments": view.environments,
-                "graphs": [_drawn(graph, view) for graph in view.graphs],
-            }
-            for view in views
+            {**one, "commits": [places[commit.hash] for commit in one["commits"]]}
+            for one in machines
         ],
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _machine(view: MachineView) -> dict[str, Any]:
+    return {
+        "name": view.stored.name,
+        "commits": view.stored.commits,
+        "sessions": view.stored.sessions,
+        "environments": view.environments,
+        "graphs": [_drawn(graph, view) for graph in view.graphs],
+    }
 
 
 def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
@@ -185,11 +210,7 @@ def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
             {
                 "environment": environment,
                 "began": began.get(view.stored.environments[environment], ""),
-                "places": list(line),
-                # Medians, and their lower and upper quartiles.
-                "levels": list(zip(*map(_levels, line.values()), strict=True)),
-                "processes": [len(figure.samples) for figure in line.values()],
-                "sessions": [bisect_right(starts, one.started_ms) for one in line.values()],
+                **columns(_told(line.get(place), starts) for place in places.values()),
             }
             for environment, line in graph.lines.items()
         ],
@@ -210,12 +231,16 @@ def _drawn(graph: Graph, view: MachineView) -> dict[str, Any]:
     }
 
 
-def _levels(figure: Figure) -> tuple[float | None, ...]:
-    """The median and the quartiles over processes: whole numbers, or five digits."""
+def _told(figure: Figure | None, starts: Sequence[int]) -> tuple[float | None, ...]:
+    """The median and the quartiles over processes: whole numbers, or five digits; and more."""
+    if figure is None:
+        return NOTHING
+    session = bisect_right(starts, figure.started_ms)
     if figure.failed:
-        return None, None, None
+        return None, None, None, len(figure.samples), session
     low = high = figure.median
     if len(figure.samples) > 1:
         low, _, high = statistics.quantiles(figure.samples, n=4, method="inclusive")
     found = (figure.median, low, high)
-    return tuple(int(x) if float(x).is_integer() else float(f"{x:.5g}") for x in found)
+    levels = (int(x) if float(x).is_integer() else float(f"{x:.5g}") for x in found)
+    return *levels, len(figure.samples), session

@@ -159,7 +159,7 @@ class Bisecting(Searching):
                 done += 1
                 print_sentences(self._console, self._reaches([probe.pair] if probe.pair else []))
                 if probe.guess is not None:
-                    line = account.probe_line(len(self._probes), probe, probe.guess, self._by_hash)
+                    line = account.probe_line(len(self._probes), probe, self._by_hash)
                     print_sentences(self._console, [line])
                 # A kept pair took no time, and says nothing of the time that is left.
                 if len(self._probes) > self._log.restored:

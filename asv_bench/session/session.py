@@ -322,6 +322,6 @@ class Judging(Session):
             with_torch=not self._subject.lists_packages,
             seconds=self.seconds,
         )
-        command = repeating(sys.argv[1:], names)
+        command = self._record.results["repeat"] = repeating(sys.argv[1:], names)
         said = [*remarks, *self._of_build]
         return issue_text(heading, commits, tables, said, environment, command)

@@ -213,6 +213,9 @@ class Results(Struct):
         ),
     ] = None
     outcome: Annotated[str | None, Meta(description="The exit code in a word.")] = None
+    repeat: Annotated[
+        str | None, Meta(description="The command that measures it again, with hashes for names.")
+    ] = None
     cells: Annotated[
         dict[str, Cell], Meta(description="Of a subject: what each commit or label ran with.")
     ] = {}

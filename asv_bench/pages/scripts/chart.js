@@ -12,9 +12,10 @@ const lineColour = (number) => css(`--line-${(number % 4) + 1}`);
 
 /** What all graphs of a machine share: where commits stand, which are seen, and which is chosen. */
 class Axis {
-  /** `names` are those of commits, `dates` in milliseconds, or null. */
-  constructor(names, dates) {
-    Object.assign(this, { names, dates, plots: [] });
+  constructor(data, machine) {
+    this.names = machine.commits.map((at) => shortOf(data.commits.hash[at]));
+    this.dates = machine.commits.map((at) => data.commits.date[at]); // in milliseconds, or null
+    this.plots = [];
     this.layOut(false);
   }
 
@@ -59,9 +60,9 @@ class Axis {
 
 /** A canvas in a host. Places on it are pixels from the corner of `over`, which lies on the lines. */
 class Chart {
-  /** `lines` are multiplied by `factor`; `mark` draws what lies on them. */
-  constructor(host, axis, lines, factor, mark) {
-    Object.assign(this, { axis, lines, factor, mark, isDrawn: false });
+  /** The lines of a graph are multiplied by `factor`; `mark` draws what lies on them. */
+  constructor(host, axis, { lines, lives = [] }, factor, mark) {
+    Object.assign(this, { axis, lines, lives, factor, mark, isDrawn: false });
     this.canvas = element("canvas", { "aria-hidden": "true" });
     this.over = element("div", { class: "over" });
     Object.assign(this.over.style, { left: `${EDGE.left}px`, top: `${EDGE.top}px` });
@@ -142,7 +143,8 @@ class Chart {
     const [low, high] = this.axis.range;
     const isSeen = (place) => this.axis.positions[place] >= low && this.axis.positions[place] <= high;
     const reach = (isMeant) => {
-      let [least, most] = [Infinity, -Infinity];
+      const values = this.lives.filter(([place]) => isMeant(place)).map(([, value]) => value * this.factor);
+      let [least, most] = [Math.min(...values), Math.max(...values)];
       for (const line of this.lines) {
         for (const place of line.measured.filter(isMeant)) {
           least = Math.min(least, line.low[place] * this.factor);
@@ -170,7 +172,7 @@ class Chart {
       const y = Math.round(this.yOf((tick * step) / this.factor)) + 0.5;
       ctx.moveTo(0, y);
       ctx.lineTo(this.width, y);
-      ctx.fillText((tick * step).toLocaleString("en", exact), -8, y);
+      ctx.fillText((tick * step + 0).toLocaleString("en", exact), -8, y); // never -0
     }
     [ctx.font, ctx.textAlign, ctx.textBaseline] = [this.axis.byDate ? TEXT : CODE, "center", "top"];
     for (const [position, text] of this.axis.byDate ? this.dateTicks() : this.commitTicks()) {

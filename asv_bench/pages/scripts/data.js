@@ -18,28 +18,12 @@ async function unpack(text) {
   const bytes = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const content = JSON.parse(await new Response(stream).text());
-  for (const machine of content.machines) {
-    for (const graph of machine.graphs) {
-      graph.lines = graph.lines.map((line) => unpackLine(line, machine.commits.length));
-    }
+  for (const line of content.machines.flatMap((one) => one.graphs).flatMap((graph) => graph.lines)) {
+    const places = [...line.sessions.keys()].filter((place) => line.sessions[place] !== null);
+    line.measured = places.filter((place) => line.values[place] !== null);
+    line.failed = places.filter((place) => line.values[place] === null);
   }
   return content;
-}
-
-/** One line with a value for each place of the axis. @returns {Line} */
-function unpackLine(packed, length) {
-  const spread = (column) => {
-    const wide = new Array(length).fill(null);
-    packed.places.forEach((place, number) => (wide[place] = column[number]));
-    return wide;
-  };
-  const [values, low, high] = packed.levels.map(spread);
-  return {
-    environment: packed.environment, began: packed.began, values, low, high,
-    processes: spread(packed.processes), sessions: spread(packed.sessions),
-    measured: packed.places.filter((place) => values[place] !== null),
-    failed: packed.places.filter((place) => values[place] === null),
-  };
 }
 
 /** The unit that reads best for a graph, and how many of it one of the stored unit is. */
@@ -64,19 +48,14 @@ function digits(value) {
 /** A commit by its place in the table of commits. */
 function commitAt(data, place) {
   const { hash, subject, author, date } = data.commits;
-  const whole = hash[place];
   return {
-    hash: whole,
-    short: isHash(whole) ? whole.slice(0, 8) : whole,
-    subject: subject[place],
-    author: author[place],
-    date: date[place],
-    url: data.url && subject[place] ? data.url + whole : "",
+    hash: hash[place], short: shortOf(hash[place]), subject: subject[place], author: author[place], date: date[place],
   };
 }
 
-function isHash(name) {
-  return /^([0-9a-f]{40}|[0-9a-f]{64})$/.test(name);
+/** The first eight digits of a hash; a label, which is none, whole. */
+function shortOf(name) {
+  return /^([0-9a-f]{40}|[0-9a-f]{64})$/.test(name) ? name.slice(0, 8) : name;
 }
 
 /** A moment in UTC, with its minute or the day alone. */
@@ -97,36 +76,21 @@ function quoted(word) {
 
 /** Rows of a graph's table: one for each commit and environment, in the order of commits. */
 function rowsOf(data, machine, graph) {
-  const rows = [];
-  machine.commits.forEach((at, place) => {
-    for (const line of graph.lines) {
-      if (line.sessions[place] === null) continue;
-      const session = line.sessions[place];
-      rows.push({
-        commit: commitAt(data, at),
-        value: line.values[place],
-        low: line.low[place],
-        high: line.high[place],
-        processes: line.processes[place],
-        session: session ? machine.sessions[session - 1] : null,
-        environment: machine.environments[line.environment],
-      });
-    }
-  });
-  return rows;
+  return machine.commits.flatMap((at, place) => graph.lines.filter((line) => line.sessions[place] !== null).map((line) => {
+    const commit = commitAt(data, at);
+    return {
+      machine: machine.name, benchmark: graph.key, commit: commit.hash, subject: commit.subject, author: commit.author,
+      date: commit.date === null ? "" : moment(commit.date), value: line.values[place],
+      first_quartile: line.low[place], third_quartile: line.high[place], unit: graph.unit, processes: line.processes[place],
+      session: line.sessions[place] ? moment(machine.sessions[line.sessions[place] - 1], true) : "",
+      environment: machine.environments[line.environment],
+    };
+  }));
 }
 
 /** The same as comma-separated values, figures in the unit in which they are stored. */
-function csvOf(machine, graph, rows) {
+function csvOf(rows) {
   const cell = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
-  const header = [
-    "machine", "benchmark", "commit", "subject", "author", "date", "value", "first_quartile",
-    "third_quartile", "unit", "processes", "session", "environment",
-  ];
-  const lines = rows.map((row) => [
-    machine.name, graph.key, row.commit.hash, row.commit.subject, row.commit.author,
-    row.commit.date === null ? "" : moment(row.commit.date), row.value, row.low, row.high,
-    graph.unit, row.processes, row.session ? moment(row.session, true) : "", row.environment,
-  ].map(cell).join(","));
-  return [header.join(","), ...lines, ""].join("\n");
+  const lines = [Object.keys(rows[0]).join(","), ...rows.map((row) => Object.values(row).map(cell).join(","))];
+  return [...lines, ""].join("\n");
 }

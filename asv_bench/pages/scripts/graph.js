@@ -29,7 +29,7 @@ class Plot {
     this.cross = element("div", { class: "cross", hidden: true });
     this.dot = element("div", { class: "dot", hidden: true });
     this.tip = element("div", { class: "tip", hidden: true });
-    this.chart = new Chart(this.host, axis, graph.lines, this.factor, (ctx) => this.marks.draw(ctx));
+    this.chart = new Chart(this.host, axis, graph, this.factor, (ctx) => this.marks.draw(ctx));
     const { over } = this.chart;
     over.append(this.cross, this.dot, this.tip);
     over.addEventListener("mousedown", (event) => (this.pressedAt = event.clientX));
@@ -182,7 +182,7 @@ class Plot {
       `${shown(line.values[place])} ${unit}`.trim(),
       `${commit.short} ${commit.subject}`.trim(),
       processes > 1
-        ? `middle half of ${processes} processes: ${shown(line.low[place])} to ${shown(line.high[place])} ${unit}`.trim()
+        ? `${graph.band ?? "middle half"} of ${processes} processes: ${shown(line.low[place])} to ${shown(line.high[place])} ${unit}`.trim()
         : "one process",
       [commit.author, commit.date === null ? "" : moment(commit.date)].filter(Boolean).join(", "),
       session ? `session of ${moment(machine.sessions[session - 1], true)}, ${host}` : host,

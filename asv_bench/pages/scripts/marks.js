@@ -52,6 +52,7 @@ class Marks {
     };
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
+    if (graph.odds) this.drawSearch(ctx, at, sign);
     for (const place of this.sessionPlaces()) {
       const x = at(this.between(place));
       if (isInside(x)) upright(x, "--faint", [1, 5], 1);
@@ -84,6 +85,26 @@ class Marks {
     }
   }
 
+  /** How probable a step of each commit of a bisection is, and its lives. */
+  drawSearch(ctx, at, sign) {
+    const { chart, graph } = this.owner;
+    const { width, height } = chart;
+    const isSeen = (place) => at(place) >= 0 && at(place) <= width;
+    graph.odds.forEach((odds, place) => {
+      const half = (at(place + 1) - at(place)) * 0.4;
+      if (!isSeen(place)) return;
+      ctx.fillStyle = css("--open");
+      ctx.globalAlpha = 0.25;
+      ctx.fillRect(at(place) - half, height * (1 - odds), 2 * half, height * odds);
+      ctx.globalAlpha = 1;
+      if (odds >= 0.05) sign(at(place), height * (1 - odds) + 10, `${Math.round(100 * odds)} %`, "--open");
+    });
+    ctx.fillStyle = css("--muted");
+    for (const [place, value] of graph.lives.filter(([one]) => isSeen(one))) {
+      ctx.fillRect(at(place) - 2, chart.yOf(value) - 2, 4, 4);
+    }
+  }
+
   /** Places before which another session of measuring began. */
   sessionPlaces() {
     return this.owner.graph.lines.flatMap((line) =>
@@ -109,7 +130,8 @@ class Marks {
         "●", `--line-${(line.environment % 4) + 1}`, this.owner.machine.environments[line.environment],
       ]));
     }
-    parts.push(["▒", "--accent", "the middle half of the processes"]);
+    if (graph.odds) parts.push(["▪", "--muted", "a process"], ["▮", "--open", "probability of a step here"]);
+    parts.push(["▒", "--accent", `the ${graph.band ?? "middle half of the processes"}`]);
     const distinct = new Map(parts.map((part) => [part.join(), part]));
     return element("p", { class: "legend", "aria-hidden": "true" }, ...[...distinct.values()].map(
       ([sign, colour, text]) => element("span", {}, element("i", { style: `color: var(${colour})` }, sign), text)));

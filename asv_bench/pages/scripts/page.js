@@ -8,8 +8,7 @@ class Page {
     this.tabs = [...document.querySelectorAll(".tabs a")];
     this.title = document.title;
     this.plots = [];
-    this.axes = data.machines.map((machine) => new Axis(
-      machine.commits.map((at) => commitAt(data, at).short), machine.commits.map((at) => data.commits.date[at])));
+    this.axes = data.machines.map((machine) => new Axis(data, machine));
     this.sections.forEach((section) => {
       const box = section.querySelector(".filter input");
       box.addEventListener("input", () => {
@@ -68,7 +67,7 @@ class Page {
     panel.append(this.controls(number, key), ...graphs.map((graph) => {
       const plot = new Plot(this.data, machine, graph, axis, say);
       this.plots.push(plot);
-      return this.figure(plot);
+      return figureOf(plot);
     }));
     axis.plots = this.plots;
     panel.scrollIntoView({ block: "start" });
@@ -118,20 +117,6 @@ class Page {
     this.axes[number].layOut(byDate);
     this.follow();
     document.querySelector(".panel input:checked")?.focus();
-  }
-
-  /** A graph with its heading, its legend and the table behind it. */
-  figure(plot) {
-    const { machine, graph, data } = plot;
-    const details = element("details", {
-      ontoggle: () => details.open && details.children.length < 2 && details.append(
-        element("div", { class: "scroll", tabindex: 0 }, tableOf(plot, rowsOf(data, machine, graph)))),
-    }, element("summary", {}, "Table"));
-    const csv = element("button", { type: "button", class: "csv", onclick: () => download(plot) }, "Download as CSV");
-    return element("section", { class: "graph", "aria-label": graph.title },
-      element("h3", {}, `${graph.group}: ${graph.title} `, element("small", {},
-        `${plot.unit ? `in ${plot.unit}, ` : ""}${graph.better} is better`)),
-      plot.host, plot.marks.legend(), csv, details);
   }
 
   filter(section, text) {
@@ -258,15 +243,29 @@ function smallGraph(graph, length, reach) {
   return svg;
 }
 
+/** A graph with its heading, its legend and the table behind it. */
+function figureOf(plot) {
+  const { machine, graph, data } = plot;
+  const details = element("details", {
+    ontoggle: () => details.open && details.children.length < 2 && details.append(
+      element("div", { class: "scroll", tabindex: 0 }, tableOf(plot, rowsOf(data, machine, graph)))),
+  }, element("summary", {}, "Table"));
+  const csv = element("button", { type: "button", class: "csv", onclick: () => download(plot) }, "Download as CSV");
+  return element("section", { class: "graph", "aria-label": graph.title },
+    element("h3", {}, `${graph.group}: ${graph.title} `, element("small", {},
+      `${plot.unit ? `in ${plot.unit}, ` : ""}${graph.better} is better`)),
+    plot.host, plot.marks.legend(), csv, details);
+}
+
 function tableOf(plot, rows) {
   const figure = (value) => (value === null ? "" : digits(value * plot.factor));
+  const { url } = plot.data;
   const cells = (row) => [
-    row.commit.url ? element("a", { href: row.commit.url }, row.commit.short) : row.commit.short,
-    row.commit.subject, row.commit.author, row.commit.date === null ? "" : moment(row.commit.date),
-    row.value === null ? "failed" : figure(row.value), `${figure(row.low)} to ${figure(row.high)}`,
-    String(row.processes), row.session ? moment(row.session, true) : "", row.environment,
+    url && row.subject ? element("a", { href: url + row.commit }, shortOf(row.commit)) : shortOf(row.commit),
+    row.subject, row.author, row.date, row.value === null ? "failed" : figure(row.value),
+    `${figure(row.first_quartile)} to ${figure(row.third_quartile)}`, String(row.processes), row.session, row.environment,
   ];
-  const titles = ["commit", "subject", "author", "date", plot.unit || "value", "middle half", "processes", "session", "with"];
+  const titles = ["commit", "subject", "author", "date", plot.unit || "value", plot.graph.band ?? "middle half", "processes", "session", "with"];
   const isText = (place) => ![4, 5, 6].includes(place);
   const line = (tag, texts) => element("tr", {}, ...texts.map(
     (text, place) => element(tag, { class: isText(place) ? "text" : "" }, text)));
@@ -277,15 +276,26 @@ function tableOf(plot, rows) {
 
 function download(plot) {
   const { machine, graph, data } = plot;
-  const text = csvOf(machine, graph, rowsOf(data, machine, graph));
+  const text = csvOf(rowsOf(data, machine, graph));
   const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
   const name = `${machine.name}-${graph.key}`.replace(/[^\p{L}\p{N}.-]+/gu, "_");
   element("a", { href: address, download: `${name}.csv` }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
+/** The graph of the page of one bisection. */
+function showBisection(data) {
+  const panel = document.querySelector(".panel");
+  for (const machine of data.machines) {
+    const axis = new Axis(data, machine);
+    axis.plots = [new Plot(data, machine, machine.graphs[0], axis, say)];
+    panel.append(figureOf(axis.plots[0]));
+    panel.hidden = false;
+  }
+}
+
 let page;
 unpack(document.getElementById("figures").textContent).then(
-  (data) => { if (data.machines.length) page = new Page(data); },
+  (data) => (document.querySelector("section.machine") ? (page = new Page(data)) : showBisection(data)),
   (error) => say(`The graphs cannot be drawn by this browser: ${error}`, true),
 );

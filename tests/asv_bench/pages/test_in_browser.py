@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -16,8 +17,10 @@ from browser import Browser, chromium
 from page_project import COMMITS, EVIL, HERE, SIZE, STEP, STEP_AT, TPOT, PageProject
 from rich.console import Console
 
+from asv_bench.history.histories import Histories
 from asv_bench.pages.site import build_page
 
+ROOT = Path(__file__).resolve().parents[3]
 BATCH_8, BATCH_64 = f"{STEP}(gpt2, 8)", f"{STEP}(gpt2, 64)"
 BOX = "JSON.stringify(document.querySelectorAll('.over')[{}].getBoundingClientRect())"
 TIP = "[...document.querySelectorAll('.tip:not([hidden]) p')].map((one) => one.innerText)"
@@ -57,8 +60,9 @@ def opened(browser: Browser, project: PageProject, *address: str) -> None:
 
 def place_of(browser: Browser, place: int, graph: int = 0) -> tuple[float, float]:
     """Where on the screen a commit stands on a graph."""
-    box = json.loads(browser.ask(BOX.format(graph)))
     plot = f"page.plots[{graph}]"
+    browser.wait_for(f"{plot}.chart.isDrawn")
+    box = json.loads(browser.ask(BOX.format(graph)))
     across = browser.ask(f"{plot}.chart.xOf({plot}.axis.positions[{place}])")
     return box["x"] + across, box["y"] + box["height"] / 2
 
@@ -289,3 +293,54 @@ def test_behind_every_graph_are_a_table_and_a_file(browser: Browser, project: Pa
     stored = json.loads(file.read_text())["results"][STEP][0][0]
     assert float(row["value"]) == pytest.approx(stored, rel=1e-4)
     assert (row["subject"], row["unit"]) == (EVIL, "seconds")
+
+
+@pytest.fixture(scope="module")
+def bisected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a bisection of 150 commits, beside the page that lists it."""
+    folder, name = tmp_path_factory.mktemp("packaging"), "bisect-requirement-cpu-2core"
+    record = ROOT / "reports" / "subjects" / "packaging" / f"{name}.json"
+    (folder / record.name).symlink_to(record)
+    build_page(Histories("packaging", folder, folder, folder), Console())
+    return folder / "pages" / f"{name}.html"
+
+
+def test_the_page_of_a_bisection_draws_its_curve(browser: Browser, bisected: Path) -> None:
+    browser.open(bisected)
+    # It is reached from the list, whose page has nothing to draw.
+    browser.ask("location.href = 'index.html'")
+    browser.wait_for("document.querySelector('.bisections a') !== null")
+    browser.ask("document.querySelector('.bisections a').click()")
+    browser.wait_for("!!document.querySelector('canvas')?.style.width")
+    colours = browser.ask(
+        "(() => { const one = document.querySelector('canvas'); const { width, height } = one;"
+        " const all = one.getContext('2d').getImageData(0, 0, width, height).data;"
+        " const found = {}; for (let at = 0; at < all.length; at += 4) {"
+        " const hex = [0, 1, 2].map((n) => all[at + n].toString(16).padStart(2, '0'));"
+        " const name = `#${hex.join('')}`;"
+        " if (all[at + 3] === 255) found[name] = (found[name] ?? 0) + 1; }"
+        " return ['--line-1', '--muted', '--better'].map((name) => found[css(name)] ?? 0); })()"
+    )
+    # The curve, its processes, and the line at the commit that is named.
+    assert all(count > 100 for count in colours)
+    browser.ask("document.querySelector('.plot').focus({ focusVisible: true })")
+    browser.key("End")
+    level, commit, spread, author, machine, verdict = browser.ask(TIP)
+    assert re.fullmatch(r"-3\d\.\d+ %", level)
+    assert commit.startswith("3b77a26f ")
+    assert author
+    assert machine == "own-amd-epyc-2-cores"
+    assert re.fullmatch(r"95 % interval of the level of \d+ processes: -\S+ to -\S+ %", spread)
+    assert verdict.startswith("compared: faster, -41.00 % (")
+    assert "probability of a step here" in seen(browser, ".legend")[0]
+
+
+def test_the_page_of_a_bisection_is_read_without_scripts(browser: Browser, bisected: Path) -> None:
+    browser.command("Emulation.setScriptExecutionDisabled", value=True)
+    browser.command("Page.navigate", url=bisected.as_uri())
+    browser.wait_for("document.querySelectorAll('tbody tr').length === 150")
+    assert "first faster commit: 5037c932" in seen(browser, ".news")[0]
+    assert seen(browser, ".panel") == []
+    [row] = [one for one in seen(browser, "tbody tr") if one.startswith("5037c932 perf")]
+    assert row.endswith("99.3 %")
+    browser.command("Emulation.setScriptExecutionDisabled", value=False)

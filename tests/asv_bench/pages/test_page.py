@@ -20,12 +20,15 @@ from toy_project import git
 from asv_bench.cli.report import report
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import NothingMeasured, Refused
+from asv_bench.git.repository import short
 from asv_bench.history.histories import Histories
 from asv_bench.history.standing import ANSWERS, JudgedChange, keep_answers, stored_changes
+from asv_bench.output.table import percentage
 from asv_bench.pages.machine_view import read_verdicts
 from asv_bench.pages.site import build_page, commit_url
 from asv_bench.subjects import choose
 
+SUBJECTS = Path(__file__).resolve().parents[3] / "reports" / "subjects"
 BASE, HEAD = "a" * 40, "b" * 40
 IMPORT = "host.Startup.track_import"
 DESCRIBED = {STEP: ("seconds", ["model", "batch", "context"]), IMPORT: ("seconds", [])}
@@ -75,8 +78,9 @@ def test_the_page_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
     graph, _ = machine["graphs"]
     assert graph["key"] == f"{STEP}(gpt2-tiny, 8, 128)"
     [line] = graph["lines"]
-    assert line["levels"] == [[0.002, 0.004], [0.0015, 0.004], [0.0025, 0.004]]
-    assert line["processes"] == [3, 3]
+    levels = [line[end][1:] for end in ("values", "low", "high")]
+    assert levels == [[0.002, 0.004], [0.0015, 0.004], [0.0025, 0.004]]
+    assert line["processes"] == [None, 3, 3]
     assert re.search(graph["metric"], f"{STEP}('gpt2-tiny', 8, 128)")
     assert not re.search(graph["metric"], f"{STEP}('gpt2-tiny', 8, 1280)")
 
@@ -87,7 +91,7 @@ def test_environments_have_lines_of_their_own(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     [graph] = figures_in(page)["machines"][0]["graphs"]
     # That which was measured last stands last.
-    assert [line["levels"][0] for line in graph["lines"]] == [[0.001], [0.002]]
+    assert [line["values"] for line in graph["lines"]] == [[0.001], [0.002]]
     assert [line["began"] for line in graph["lines"]] == ["", "python 3.11 → 3.12"]
     assert "Measured with python 3.12; python 3.11." in texts_of(page)
     assert "a new series begins at aaaaaaaa, as this changed: python 3.11 → 3.12" in texts_of(page)
@@ -103,7 +107,8 @@ def test_the_page_says_what_failed_and_what_was_left_out(
     assert "Left out reports/asv/own-toy/torn.json is not JSON" in texts_of(page)
     assert "torn.json is not JSON" in capsys.readouterr().out
     assert "import failed aaaaaaaa" in texts_of(page)
-    assert figures_in(page)["machines"][0]["graphs"][0]["lines"][0]["levels"] == [[None]] * 3
+    [line] = figures_in(page)["machines"][0]["graphs"][0]["lines"]
+    assert (line["values"], line["sessions"]) == ([None], [1])
 
 
 def test_there_is_nothing_to_report_before_something_was_measured(
@@ -243,6 +248,114 @@ def record(command: str, results: dict[str, Any], machine: str = "m", **subject:
         "results": results,
     }
     return json.dumps(content)
+
+
+@pytest.mark.parametrize("path", [*SUBJECTS.glob("*/bisect-*.json")], ids=lambda path: path.stem)
+def test_a_bisection_has_a_page_of_its_own(tmp_path: Path, path: Path) -> None:
+    content = json.loads(path.read_text())
+    settings, finding = content["settings"], content["results"]["finding"]
+    (tmp_path / path.name).symlink_to(path)
+    histories = Histories(settings["subject"]["name"], tmp_path, tmp_path, tmp_path)
+    index = build_page(histories, Console())
+    page = (index.parent / f"{path.stem}.html").read_text()
+    [named], said = finding["suspects"], texts_of(page)
+    answer = rf"{settings['benchmark']} ?: first (faster|slower) (label|commit): {short(named)}"
+    assert re.search(answer, said)
+    assert re.search(answer, texts_of(index.read_text()))
+    assert f'href="{path.stem}.html"' in index.read_text()
+    assert (
+        f"To repeat it: kvtrail bisect {content['argv'][content['argv'].index('bisect') + 1]}"
+        in said
+    )
+    assert f"{percentage(finding['gate']['effect'], 2, signed=True)} (" in said
+    # Each commit stands in a table, with its probability, and each pair.
+    rows = [row.split("|") for row in re.sub("</td><td[^>]*>", "|", page).split("<tr><td")[1:]]
+    for row, commit in zip(rows, settings["commits"], strict=True):
+        assert short(commit["hash"]) in row[0]
+        assert row[4].startswith(percentage(finding["posterior"].get(commit["hash"], 0.0), 1))
+    [pairs] = re.findall("<pre>(.*?)</pre>", page, re.S)
+    for line, one in zip(pairs.splitlines(), content["samples"], strict=True):
+        assert short(one["commit"]) in line
+        assert (f"{one['guess']['probability']:.0%}" if one["guess"] else one["stage"]) in line
+    [graph] = figures_in(page)["machines"][0]["graphs"]
+    levels = [one for one in graph["lines"][0]["values"] if one is not None]
+    assert levels == [0, *(100 * point["effect"] for point in finding["curve"])]
+    lives = {
+        (end["commit"], end["started_at"]) for one in content["samples"] for end in ends_in(one)
+    }
+    assert len(graph["lives"]) == len(lives)
+
+
+def ends_in(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    return [sample["pair"]["base"], sample["pair"]["head"]] if sample["pair"] else []
+
+
+def test_bisections_of_results_and_of_files_have_pages_of_tables(tmp_path: Path) -> None:
+    project = PageProject.make(tmp_path)
+    ends, names = (project.hashes[20], project.hashes[22]), ["a.py", "b.py"]
+    listed = [
+        {"hash": one, "subject": f"<{place}>", "author": ""} for place, one in enumerate(ends)
+    ]
+    answer = "first commit with another result: <1>; tokens: [0] was 7 and is 8."
+    gate = comparison("m", *ends)
+    part = {"before": [], "changes": [0], "comparison": gate, "why_not": ""}
+    guilty = {**part, "against_whole": None, "share": None, "is_confirmed": True, "alpha": 0.001}
+    of_files = {"outcome": "found", "direction": "regression", "reason": "", "gate": gate}
+    of_files |= {"guilty": [guilty], "tries": [part]}
+    told = {"benchmark": f"{STEP}('gpt2', 8)", "good": project.hashes[19], "bad": ends[1]}
+    of_commits = {"outcome": "none", "direction": "regression", "reason": "", "gate": gate, **told}
+    of_commits["confirmations"] = [comparison(told["benchmark"], project.hashes[21], ends[1])]
+    for name, settings, results in (
+        (
+            "1",
+            {"commits": listed, "check": "tokens"},
+            {"finding": {}, "answer": answer, "seen": {ends[1]: "other"}},
+        ),
+        ("2", {"files": names, "benchmark": "m"}, {"finding": of_files}),
+        ("3", {"commits": listed, "benchmark": "m"}, {"finding": of_commits}),
+        ("4", {"commits": listed, "benchmark": "m"}, {"finding": None}),
+    ):
+        content = json.loads(
+            record("bisect", {**results, "repeat": f"kvtrail bisect {name}"}, HERE)
+        )
+        content["settings"] |= settings
+        content |= {"samples": [], "notes": ["a note"], "warnings": [], "argv": []}
+        (tmp_path / "reports" / "runs" / f"bisect-{name}.json").write_text(json.dumps(content))
+    index = page_of(tmp_path)
+    pages = tmp_path / "reports" / "pages"
+    made = {path.name for path in pages.iterdir()}
+    assert made == {"index.html", *(f"bisect-{name}.html" for name in "123")}
+    assert index.count('<a href="bisect-3.html">How it was bisected.</a>') == 1
+    first, second = (texts_of((pages / f"bisect-{name}.html").read_text()) for name in "12")
+    assert answer in first
+    assert answer in texts_of(index)
+    assert f"{short(ends[1])} <1>: other To repeat it: kvtrail bisect 1 a note" in first
+    assert "a.py makes it slower: " in second
+    assert "To repeat it: kvtrail bisect 2" in second
+
+
+def test_the_page_says_other_results_where_it_says_the_speed(tmp_path: Path) -> None:
+    project = PageProject.make(tmp_path)
+    base, head, last = (project.hashes[place] for place in (STEP_AT - 2, STEP_AT, STEP_AT + 2))
+    runs = tmp_path / "reports" / "runs"
+    for name, end, verdict, what in (
+        ("1", head, "differs", "other result, [0] was 7 & is 8"),
+        ("2", last, "differs", "other result, later taken back"),
+        ("3", last, "same", "same result, in 6 lives of either end"),
+    ):
+        check = {"check": "tokens", "base": base, "head": end, "verdict": verdict, "what": what}
+        found = comparison(f"{STEP}('gpt2', 8)", base, end)
+        results = {"comparisons": [found], "checks": [{**check, "lives": 6}]}
+        (runs / f"compare-{name}.json").write_text(record("compare", results, HERE))
+    page = page_of(tmp_path)
+    said = texts_of(page)
+    speed = f"compare: slower, +8.00 % against {short(base)} in 6 pairs, other result"
+    assert f"{short(head)}: {speed}; tokens: other result, [0] was 7 & is 8." in said
+    assert f"Other results {short(head)} against {short(base)} : tokens: other result" in said
+    assert said.count("later taken back") == 1
+    graphs = next(one["graphs"] for one in figures_in(page)["machines"] if one["name"] == HERE)
+    texts = [one["text"] for graph in graphs for one in graph["verdicts"]]
+    assert f"{speed}; tokens: other result, [0] was 7 & is 8" in texts
 
 
 def comparison(benchmark: str, base: str, head: str, verdict: str = "slower") -> dict[str, Any]:
