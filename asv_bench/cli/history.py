@@ -113,7 +113,7 @@ class _History(MeasuringHistory):
 def changes(
     benchmark: options.Metrics = None,
     *,
-    asked: options.SubjectOptions,
+    asked: options.EngineOptions,
     results: options.ResultsFolder = None,
     confirm_them: Annotated[
         bool,

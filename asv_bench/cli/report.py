@@ -26,21 +26,22 @@ from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.record import STANDARD_OUTPUT, require_writable
 from asv_bench.output.stored_json import UnreadableFile, read_stored
 from asv_bench.process.run_apart import last_words, run_apart
-from asv_bench.session.options import AxisKind, BadgeFile, ResultsFolder, SubjectPath
-from asv_bench.subjects.choose import Choice
+from asv_bench.session import options
+
+_NOTHING_ASKED = options.EngineOptions()
 
 
 def report(
-    subject: SubjectPath = None,
-    axis: AxisKind = None,
-    results: ResultsFolder = None,
-    badge: BadgeFile = None,
+    *,
+    asked: options.EngineOptions = _NOTHING_ASKED,
+    results: options.ResultsFolder = None,
+    badge: options.BadgeFile = None,
     is_opened: Annotated[
         bool, typer.Option("--open", help="Open the page; a local server shows asv's pages too.")
     ] = False,
 ) -> None:
     """Build the pages from the stored results."""
-    histories = Histories.of_subject(Choice(file=subject, axis=axis).declared("report"), results)
+    histories = Histories.of_subject(asked.choice().declared("report"), results)
     require_packages("asv", "jinja2")
     # Not at the top, as jinja2 below.
     from asv_bench.pages.machine_view import read_verdicts

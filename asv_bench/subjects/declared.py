@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -179,7 +180,8 @@ class DeclaredSubject:
             table = msgspec.structs.replace(table, margin=None)
         content = (
             self._words,
-            self._text.subject.measure,
+            # Wherever the ruler's own Python lies.
+            self._text.subject.measure.replace(sys.executable, "python"),
             self._text.server and _meaning(self._text.server),
             self._text.client and _meaning(self._text.client),
             table and _meaning(table),

@@ -73,7 +73,7 @@ def test_what_only_a_checkout_can_is_refused_elsewhere(
 def test_a_quiet_command_shows_no_progress(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Verbosity] = []
     monkeypatch.setattr(Outputs, "__post_init__", lambda _: heard.append(verbosity()))
-    for place in ("cli.report.Choice", "cli.compare.plan_of", "cli.run.settle"):
+    for place in ("session.options.Choice", "cli.compare.plan_of", "cli.run.settle"):
         monkeypatch.setattr(f"asv_bench.{place}", lambda *_, **__: heard.append(verbosity()))
     CliRunner().invoke(build_app(), line.split())
     assert heard[0] is Verbosity.QUIET
@@ -165,7 +165,7 @@ def test_the_line_that_measures_a_workload_is_one_that_run_takes() -> None:
     ("line", "but"),
     [("compare HEAD~1 HEAD", ()), ("bisect HEAD~1 HEAD", ()), ("bisect HEAD --files", ()),
      ("fixed HEAD~1", ()), ("swap HEAD~1 HEAD a b", ("--workload",)),
-     ("changes", ("--workload",)), ("calibrate", ()), ("history", ("--margin", "--require-gpu")),
+     ("changes", ()), ("calibrate", ()), ("history", ("--margin", "--require-gpu")),
      # Peers are other engines, on several workloads, and nothing is judged.
      ("peers", ("--workload", "--margin", "--anyway", "--require-gpu", "--devices", "--subject"))],
 )  # fmt: skip
@@ -213,7 +213,7 @@ def test_what_a_user_can_cause_is_a_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whichever verb meets it, and wherever in it."""
-    monkeypatch.setattr("asv_bench.cli.report.Choice", lambda **_: cause())
+    monkeypatch.setattr("asv_bench.session.options.Choice", lambda *_, **__: cause())
     monkeypatch.setattr("sys.argv", ["kvtrail", "report"])
     with pytest.raises(SystemExit) as ended:
         entry.main()

@@ -168,6 +168,15 @@ def test_a_workload_is_compared_by_its_step_time_wherever_it_runs(is_elsewhere: 
     assert [one.name for one in choice.subject("compare").metrics] == ["step_ms"]
 
 
+def test_figures_of_a_workload_mean_the_same_wherever_python_lies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choice = Choice(workload=EngineWorkload("scheduler"))
+    here = choice.subject("compare").version("step_ms")
+    monkeypatch.setattr("sys.executable", "/elsewhere/bin/python")
+    assert choice.subject("compare").version("step_ms") == here
+
+
 @pytest.fixture
 def stepping(declared, lives_in_process: None) -> DeclaredRepository:
     return declared(STEP.replace("measure", 'setup = "true"\n    measure'), *["step = 5"] * 3)

@@ -265,8 +265,8 @@ def told_otherwise(patch: pytest.MonkeyPatch, *ways: Callable[[Reading], Reading
     """Let lives tell something else, in each of these ways in turn."""
     turns, whole = itertools.cycle(ways), Lives.round
 
-    def altered(self: Lives, cells: list[str], **options):
-        [readings] = whole(self, cells, **options).readings
+    def altered(self: Lives, *asked: Any):
+        [readings] = whole(self, *asked).readings
         way = next(turns)
         return Round((0,), ({name: way(one) for name, one in readings.items()},))
 
