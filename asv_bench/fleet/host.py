@@ -7,10 +7,10 @@ launchers see that it is gone (`fleet` keeps Ray from killing these), as does wh
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,8 +98,11 @@ class Host:
         folder = Path(tempfile.mkdtemp(prefix="kvtrail-"))
         # This process is killed when all is done, and leaves no temporary file elsewhere.
         tempfile.tempdir = str(folder)
-        remove = ["sh", "-c", _REMOVE, "sh", str(folder)]
-        self._remover = subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True)
+        reading, held = os.pipe()
+        weakref.finalize(self, os.close, held)
+        remove, given = ["sh", "-c", _REMOVE, "sh", str(folder)], (os.POSIX_SPAWN_DUP2, reading, 0)
+        os.posix_spawn("/bin/sh", remove, os.environ, file_actions=[given], setsid=True)
+        os.close(reading)
         repository = self._repository = Repository(folder / "repository.git")
         is_long = any(len(one.commit) == 64 for one in commits.variants.values())
         init = ("init", "-q", "--bare", f"--object-format={'sha256' if is_long else 'sha1'}")

@@ -124,10 +124,12 @@ class Started(Ended):
                 # Where it is gone nobody holds the report, which `await_begin` sees.
                 with contextlib.suppress(OSError):
                     server.begin(command, job, (said.fileno(), writing, reading))
-        except OSError as error:
+        except BaseException as error:
             self._report.close()
             self._control.close()
-            raise LifeFailed(f"{job.folder}: {error.strerror}.") from None
+            if isinstance(error, OSError):
+                raise LifeFailed(f"{job.folder}: {error.strerror}.") from None
+            raise
         finally:
             os.close(writing)
             os.close(reading)
@@ -205,9 +207,8 @@ class Started(Ended):
     def end(self) -> None:
         """End it and all that it started."""
         self.kill()
-        self.wait()
-        self._control.close()
-        self._report.close()
+        with self._control, self._report:
+            self.wait()
 
     def _say(self, word: bytes) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -59,3 +59,21 @@ def test_a_command_runs_on_the_cores_that_it_is_given(tmp_path: Path) -> None:
 def test_a_command_whose_memory_is_looked_at_ends_in_time_too(tmp_path: Path) -> None:
     with pytest.raises(LifeFailed, match=r"did not end within 0\.1 s: it said nothing"):
         Processes().run(Job("sleep 60", tmp_path, dict(os.environ)), 0.1, looks=True)
+
+
+def test_nothing_stays_open_of_what_cannot_be_started(tmp_path: Path) -> None:
+    """No program, no folder, no line, and no Python to fork lives."""
+    before = {*os.listdir("/proc/self/fd")}
+    told, line = dict(os.environ), ("python", "bench.py")
+    jobs = (
+        Job(("nothing",), tmp_path, told),
+        Job("true", tmp_path / "nothing", told),
+        Job("true", tmp_path, {"NAME": "\0"}),
+        Job(line, tmp_path, told | {"PATH": str(tmp_path)}, preload=("json",)),
+    )
+    for job in jobs:
+        processes, held = Processes(), []
+        with pytest.raises((LifeFailed, ValueError)) as caught, processes.started(job) as started:
+            held.append(started)
+        processes.stop()
+        assert before.issuperset(os.listdir("/proc/self/fd")), (job, caught.value)
