@@ -22,10 +22,10 @@ from rich.console import Console
 from asv_bench.errors import MeasurementFailed, NothingMeasured, require_packages
 from asv_bench.git.repository import NoRepository, Repository
 from asv_bench.history.histories import Histories
+from asv_bench.measure.processes import run_apart
 from asv_bench.output.console import make_console, print_sentences
 from asv_bench.output.record import STANDARD_OUTPUT, require_writable
 from asv_bench.output.stored_json import UnreadableFile, read_stored
-from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.session import options
 
 _NOTHING_ASKED = options.EngineOptions()
@@ -123,12 +123,8 @@ def publish(histories: Histories) -> None:
             "branches": [branch_to_show(histories.repository)],
         }
         path.write_text(json.dumps(config))
-        done = run_apart(
-            [sys.executable, "-m", "asv", "--config", str(path), "publish", "--no-pull"]
-        )
-    if done.returncode:
-        said = last_words(done.stdout + done.stderr, 3)
-        raise MeasurementFailed(f"asv could not publish: {said}")
+        command = sys.executable, "-m", "asv", "--config", str(path), "publish", "--no-pull"
+        run_apart(command, "asv could not publish")
     # The overview opens on the first machine, and draws what two commits have.
     index = histories.folder / "html" / "index.json"
     told = json.loads(index.read_bytes())

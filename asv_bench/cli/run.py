@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from asv_bench.errors import MeasurementFailed, Refused
+from asv_bench.errors import Refused
+from asv_bench.measure.processes import run_apart
 from asv_bench.output.console import Progress, make_console, print_table
 from asv_bench.output.record import (
     REPOSITORY,
@@ -24,7 +25,6 @@ from asv_bench.output.stored_json import positive, read_stored, text
 from asv_bench.output.table import Column, Table, digits, percent
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import REFERENCE_MACHINES, chosen_device, machine_facts
-from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.run.measure import measure_and_report
 from asv_bench.run.settings import RunFlags, settle
 from asv_bench.session.options import MOST, Outputs
@@ -176,12 +176,7 @@ def run_process(label: str, workload: str, arguments: Sequence[str], path: Path)
     Raises MeasurementFailed if it fails; the sentence ends with its last output.
     """
     command = [sys.executable, "-m", "asv_bench", "run", workload, "--mode", MODE, *arguments]
-    done = run_apart([*command, "--json", str(path)])
-    if done.returncode:
-        raise MeasurementFailed(
-            f"{label} could not be measured (exit code {done.returncode}). It said:\n"
-            f"{last_words(done.stderr or done.stdout)}"
-        )
+    run_apart([*command, "--json", str(path)], f"{label} could not be measured")
 
 
 def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import msgspec
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.explain.clue import Clue, Source, more_or_less, number
-from asv_bench.explain.trace import ask_engine
+from asv_bench.explain.trace import ask_engine, leave_answer
 from asv_bench.process.environment import MEASURED_PACKAGES
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ def count_ends(
 
 def _asked(task: CountTask) -> Counts:
     # A GPU is only pretended.
-    told, failed = {"CUDA_VISIBLE_DEVICES": ""}, "the counting process failed: "
-    return ask_engine(Path(task.folder), task, Counts, told, failed=failed)
+    told, failing = {"CUDA_VISIBLE_DEVICES": ""}, "the counting process failed"
+    return ask_engine(Path(task.folder), task, Counts, told, failing=failing)
 
 
 def step_clues(base: Counts, head: Counts) -> Iterator[Clue]:
@@ -308,5 +308,4 @@ def _add_kernels(counts: Counts, task: CountTask) -> None:
 
 
 if __name__ == "__main__":
-    answer = count(msgspec.json.decode(sys.argv[1], type=CountTask))
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    leave_answer(count(msgspec.json.decode(sys.argv[1], type=CountTask)))

@@ -33,9 +33,9 @@ from asv_bench.output.markdown import inline
 from asv_bench.output.redaction import words_without_secrets
 from asv_bench.output.stored_json import Count, UnreadableFile, read_stored
 from asv_bench.process.gpu import NO_GPU
-from asv_bench.process.run_apart import ending_in_time
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.session import Judging
+from asv_bench.session.time_limit import ending_in_time
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.workloads.named import default_model
 

@@ -1,13 +1,14 @@
 """Chrome traces, as torch's profiler writes them, and the one summary that is made of each.
 
 Windows of decode steps are traced in a process of their own, `python -m asv_bench.explain.trace
-'{"workload": ...}'`, with the engine to look into first on its search path. It prints what it
-decoded as JSON.
+'{"workload": ...}'`, with the engine to look into first on its search path. It leaves what it
+decoded as JSON at $KVTRAIL_RESULT.
 """
 
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import statistics
 import sys
@@ -23,11 +24,11 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import msgspec
 
 from asv_bench.errors import MeasurementFailed
+from asv_bench.measure.processes import run_apart
 from asv_bench.memory import Role, role_bytes
 from asv_bench.output.record import REPOSITORY
 from asv_bench.output.stored_json import Count, Number, Text, decoded
 from asv_bench.process.environment import borrowed_paths, search_path
-from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.run.settings import NVTX_VARIABLE
 from asv_bench.workloads.named import Workload, workload_named
 
@@ -260,32 +261,29 @@ def torch_trace(
     Raises MeasurementFailed if the process failed; the sentence ends with what it said.
     """
     task, told = replace(window, trace=str(path)), {NVTX_VARIABLE: "0", **(variables or {})}
-    decoded = ask_engine(folder, task, Decoded, told, failed="the profiled process failed:\n")
+    decoded = ask_engine(folder, task, Decoded, told, failing="the profiled process failed")
     [summary] = read_traces(path)
     return decoded, replace(summary, steps=decoded.steps)
 
 
 def ask_engine(
-    folder: Path, task: object, answer: type[Answer], variables: Mapping[str, str], *, failed: str
+    folder: Path, task: object, answer: type[Answer], variables: Mapping[str, str], *, failing: str
 ) -> Answer:
     """What the module of a task makes of it, run with the engine that lies in a folder.
 
     The folder comes first on the search path and the checkout last, so that today's ruler is found
     and its engine is not.
 
-    Raises MeasurementFailed with the last words of a process that failed, behind `failed`.
+    Raises MeasurementFailed as `run_apart` does.
     """
-    told = dict(variables)
-    told["PYTHONPATH"] = search_path([str(folder), *borrowed_paths(), str(REPOSITORY)])
-    asked = msgspec.json.encode(task).decode()
-    done = run_apart([sys.executable, "-P", "-m", type(task).__module__, asked], told)
-    if done.returncode or not done.stdout:
-        raise MeasurementFailed(f"{failed}{last_words(done.stdout + done.stderr)}")
-    said = done.stdout.rstrip("\n").rpartition("\n")[2]
-    try:
-        return msgspec.json.decode(said, type=answer)
-    except msgspec.MsgspecError as error:
-        raise MeasurementFailed(f"{failed}it answered {said!r}: {error}") from None
+    paths = search_path([str(folder), *borrowed_paths(), str(REPOSITORY)])
+    command = sys.executable, "-P", "-m", type(task).__module__, msgspec.json.encode(task).decode()
+    return msgspec.convert(run_apart(command, failing, {**variables, "PYTHONPATH": paths}), answer)
+
+
+def leave_answer(answer: object) -> None:
+    """Be the process that was asked."""
+    Path(os.environ["KVTRAIL_RESULT"]).write_bytes(msgspec.json.encode(answer))
 
 
 def decode_window(window: Window) -> Decoded:
@@ -333,5 +331,4 @@ def _decode(engine: Engine, steps: int) -> list[TokenEvent]:
 
 
 if __name__ == "__main__":
-    answer = decode_window(msgspec.json.decode(sys.argv[1], type=Window))
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    leave_answer(decode_window(msgspec.json.decode(sys.argv[1], type=Window)))

@@ -23,11 +23,10 @@ from urllib.parse import urlsplit
 from asv_bench.measure.command_line import filled
 from asv_bench.measure.figures import Figures, Left, NoFigure
 from asv_bench.measure.launcher import EVENTS, descendants, stat_of
-from asv_bench.measure.processes import Job, LifeFailed, Processes, Started
+from asv_bench.measure.processes import Job, LifeFailed, Processes, Started, last_words
 from asv_bench.measure.samples import Absence, Metric
 from asv_bench.measure.trees import Laid
 from asv_bench.measure.turns import TURNS_VARIABLE, Turns
-from asv_bench.process.run_apart import last_words
 from asv_bench.subjects.metrics import COLD, POINT, READY, RSS_GROWTH, WARM, CheckTable, MetricTable
 from asv_bench.subjects.subject_file import ClientTable, ReadyTable, ServerTable, SubjectTable
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import select
@@ -14,16 +15,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.command_line import PythonCommand
 from asv_bench.measure.launcher import END, EVENTS, KILL, descendants
-from asv_bench.process.run_apart import last_words
+from asv_bench.output.record import REPOSITORY
+from asv_bench.output.redaction import without_known_secrets
+from asv_bench.process.environment import measured_environment
 
 _FORK_SERVER = Path(__file__).with_name("forkserver.py")
 _OF_ONE_LIFE = ("KVTRAIL_TREE", "KVTRAIL_OUT")
@@ -301,6 +304,14 @@ class Processes:
             process.said = process.text()
             return process
 
+    def answer(self, job: Job, timeout_s: float) -> Any:
+        """The JSON that a command leaves at $KVTRAIL_RESULT; None: it left none. See `run`."""
+        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
+            result = Path(scratch) / "answer.json"
+            told = {**job.variables, "KVTRAIL_RESULT": str(result)}
+            self.run(replace(job, variables=told), timeout_s)
+            return json.loads(result.read_bytes()) if result.is_file() else None
+
     def stop(self) -> None:
         """Kill what runs; nothing is started from then on."""
         with self._lock:
@@ -366,3 +377,24 @@ class ForkServer:
         """End it, and all that it forked."""
         self._control.close()
         self._scope.close()
+
+
+def run_apart(
+    command: Sequence[str], failing: str, variables: Mapping[str, str] | None = None
+) -> Any:
+    """What a command of ours leaves at $KVTRAIL_RESULT, run in the repository's root.
+
+    It gets the threads of any measured process. Where it fails, MeasurementFailed says what is
+    `failing`, and why.
+    """
+    told = {**measured_environment(), **(variables or {})}
+    try:
+        return Processes().answer(Job(tuple(command), REPOSITORY, told), math.inf)
+    except LifeFailed as failure:
+        raise MeasurementFailed(f"{failing}: {failure}") from None
+
+
+def last_words(text: str, lines: int = 8) -> str:
+    """The last lines of what a process said."""
+    said = [line for line in text.splitlines() if line.strip()]
+    return without_known_secrets("\n".join(said[-lines:])) or "it said nothing"

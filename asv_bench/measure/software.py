@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +35,7 @@ _QUESTION = """
 import sys
 sys.path = [folder for folder in sys.path if folder]
 import importlib.metadata, importlib.util, json, os
-answer, first, *names = sys.argv[1:]
+first, *names = sys.argv[1:]
 packages, modules = [], {}
 for one in importlib.metadata.distributions():
     try:
@@ -54,7 +53,7 @@ for name in names:
         continue
     if place and ("-packages" in place or not place.startswith(library + os.sep)):
         modules[name] = place
-with open(answer, "w") as file:
+with open(os.environ["KVTRAIL_RESULT"], "w") as file:
     json.dump([packages, modules], file)
 """
 """What a Python is asked: its distributions, and from where it would import some modules."""
@@ -262,18 +261,12 @@ def _answer(
     python: Python, laid: Laid, processes: Processes
 ) -> tuple[list[list[str | None]], dict[str, str]] | None:
     """What a Python says to the question; None where it does not answer."""
-    with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-        # A file of its own: what else a Python says at its start is no part of the answer.
-        file = Path(scratch) / "answer.json"
-        asked = (_QUESTION, str(file), python.first_on_path, *sorted(_modules(laid.top)))
-        words = (python.program, "-W", "ignore", "-c", *asked)
-        with suppress(LifeFailed):
-            processes.run(Job(words, laid.tree, python.variables), _SECONDS)
-        try:
-            packages, modules = json.loads(file.read_bytes())
-        except (OSError, ValueError):
-            return None
+    asked = (_QUESTION, python.first_on_path, *sorted(_modules(laid.top)))
+    words = (python.program, "-W", "ignore", "-c", *asked)
+    with suppress(LifeFailed):
+        packages, modules = processes.answer(Job(words, laid.tree, python.variables), _SECONDS)
         return packages, modules
+    return None
 
 
 def _canonical(name: str) -> str:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from asv_bench.errors import BenchError, MeasurementFailed
+from asv_bench.errors import BenchError
+from asv_bench.measure.processes import run_apart
 from asv_bench.memory import read_bandwidth
 from asv_bench.output.record import write_json
 from asv_bench.peers.lives.life import Demand, Ids, PeerTask
-from asv_bench.process.run_apart import last_words, run_apart
 from asv_bench.workloads.named import Workload
 
 if TYPE_CHECKING:
@@ -219,9 +219,7 @@ def apart(failing: str, function: str, file: Path, *arguments: Any) -> Any:
     Where it fails, MeasurementFailed says what is `failing`, and why.
     """
     file.write_text(json.dumps(arguments))
-    done = run_apart([sys.executable, "-m", __name__, function, str(file)])
-    if done.returncode:
-        raise MeasurementFailed(f"{failing}: {last_words(done.stderr, 1)}")
+    run_apart([sys.executable, "-m", __name__, function, str(file)], failing)
     return json.loads(file.read_text())
 
 

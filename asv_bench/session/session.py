@@ -26,9 +26,9 @@ from asv_bench.output.issue_text import environment_of, issue_text, repeating
 from asv_bench.output.record import WORKPLACE, Record, command_line, require_writable
 from asv_bench.output.table import Table
 from asv_bench.process.checkout_lock import checkout_lock
-from asv_bench.process.run_apart import ending_in_time, termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import Outputs, RunningOptions
+from asv_bench.session.time_limit import ending_in_time, termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
 
 _OF_BUILD = (

@@ -6,12 +6,16 @@ A command counts from when its process began to load the ruler, where `whole_pro
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
+
+from asv_bench.errors import TimeIsUp
 
 _ENDING = 0.03
 _MOST_ENDING_S = 20.0
@@ -63,3 +67,41 @@ def _of_job(environ: Mapping[str, str]) -> float | None:
         begun = datetime.fromisoformat(environ["CI_JOB_STARTED_AT"]).timestamp()
         return begun + float(environ["CI_JOB_TIMEOUT"]) - time.time()
     return None
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Turn SIGTERM, which a job's scheduler sends, into the KeyboardInterrupt of Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def ending_in_time(seconds: float | None) -> Iterator[None]:
+    """Raise TimeIsUp in this thread, the main one, after so many seconds; None: never."""
+    is_over = False
+
+    def end(*_: object) -> None:
+        if not is_over:
+            raise TimeIsUp
+
+    if seconds is None:
+        yield
+        return
+    # The system has one timer, which may be that of whoever called.
+    told = threading.get_ident(), signal.SIGALRM
+    timer = threading.Timer(max(0.0, seconds), signal.pthread_kill, told)
+    timer.daemon = True
+    before = signal.signal(signal.SIGALRM, end)
+    try:
+        timer.start()
+        yield
+    finally:
+        is_over = True
+        timer.cancel()
+        # A signal on its way still meets this handler: another may end the process.
+        timer.join()
+        signal.signal(signal.SIGALRM, before)

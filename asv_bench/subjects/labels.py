@@ -11,10 +11,10 @@ import msgspec
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Repository
 from asv_bench.measure.command_line import filled
+from asv_bench.measure.processes import last_words
 from asv_bench.measure.trees import SUBJECT
 from asv_bench.output.redaction import without_secrets
 from asv_bench.process.environment import users_environment
-from asv_bench.process.run_apart import last_words
 from asv_bench.subjects import toml_values as toml
 from asv_bench.subjects.subject_file import AxisTable, LabelsTable, SubjectTable
 from asv_bench.words import first_of

@@ -3,8 +3,8 @@
 Started as a script by `own_suite`, with the search path of a commit. asv's benchmarks bring the
 ruler in by themselves, so nothing of it is imported here.
 
-`list SUITE FILE` writes asv's descriptions of all benchmarks. `run SUITE` runs those that the file
-named by $KVTRAIL_WORK asks for, and writes the outcomes to $KVTRAIL_RESULT.
+`list SUITE` leaves asv's descriptions of all benchmarks at $KVTRAIL_RESULT, and `run SUITE REPEATS
+NAME...` the outcomes of some.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from asv_runner.discovery import get_benchmark_from_name, list_benchmarks
 
 def main() -> None:
     """Do what the command line says."""
-    verb, suite, *place = sys.argv[1:]
+    verb, suite, *asked = sys.argv[1:]
+    result = Path(os.environ["KVTRAIL_RESULT"])
     if verb == "list":
-        with Path(place[0]).open("w") as answer:
+        with result.open("w") as answer:
             list_benchmarks(suite, answer)
         return
-    job = json.loads(Path(os.environ["KVTRAIL_WORK"]).read_text())
+    repeats, *names = asked
     begun = time.monotonic()
-    outcomes = [measure(suite, name) for _ in range(job["repeats"]) for name in job["benchmarks"]]
-    told = {"span": (begun, time.monotonic()), "outcomes": outcomes}
-    Path(os.environ["KVTRAIL_RESULT"]).write_text(json.dumps(told))
+    outcomes = [measure(suite, name) for _ in range(int(repeats)) for name in names]
+    result.write_text(json.dumps({"span": (begun, time.monotonic()), "outcomes": outcomes}))
 
 
 def measure(folder: str, name: str) -> dict[str, Any]:

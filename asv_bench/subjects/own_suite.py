@@ -6,15 +6,14 @@ laid out once, by its hash. A run is `run WORKLOAD` by today's ruler in the file
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 from asv_bench.errors import Refused, require_packages
@@ -113,13 +112,10 @@ class OwnSuite(EngineSubject):
     def all_entries(self) -> list[Entry]:
         """Every benchmark with its parameters, also those for other machines."""
         require_packages("asv_runner")
-        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-            folder, suite = Path(scratch), self.repository / BENCHMARKS
-            listing = folder / "benchmarks.json"
-            nothing = Laid(folder, folder, folder, "").environment(self._text.subject)
-            words = (sys.executable, "-P", str(_SCRIPT), "list", str(suite), str(listing))
-            Processes().run(Job(words, folder, nothing), TIMEOUT_SECONDS)
-            self._descriptions = json.loads(listing.read_text())
+        folder = self._folder()
+        nothing = Laid(folder, folder, folder, "").environment(self._text.subject)
+        words = (sys.executable, "-P", str(_SCRIPT), "list", str(self.repository / BENCHMARKS))
+        self._descriptions = Processes().answer(Job(words, folder, nothing), TIMEOUT_SECONDS)
         return entries_of(self._descriptions)
 
     def choose(self, patterns: Sequence[str], devices: str | None) -> None:
@@ -283,17 +279,11 @@ class BenchmarkLife(Life):
         is_once = is_trial or TURNS_VARIABLE in setting.variables
         repeats = 1 if is_once else self._repeats.get(self._runs[next(iter(metrics))], 1)
         wanted = {self.identifiers[name]: name for name in metrics}
-        with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
-            folder = Path(scratch)
-            asked, result = folder / "asked.json", folder / "result.json"
-            asked.write_text(json.dumps({"benchmarks": list(wanted), "repeats": repeats}))
-            places = {"KVTRAIL_WORK": str(asked), "KVTRAIL_RESULT": str(result)}
-            words = (sys.executable, "-P", str(_SCRIPT), "run", str(self.suite))
-            job = Job(words, folder, {**setting.variables, **places}, setting.cores, PRELOAD)
-            setting.processes.run(job, TIMEOUT_SECONDS)
-            if not result.is_file():
-                raise LifeFailed("it ended without an answer.")
-            answer = json.loads(result.read_text())
+        words = (sys.executable, "-P", str(_SCRIPT), "run", str(self.suite), str(repeats), *wanted)
+        job = Job(words, Path(gettempdir()), setting.variables, setting.cores, PRELOAD)
+        answer = setting.processes.answer(job, TIMEOUT_SECONDS)
+        if answer is None:
+            raise LifeFailed("it ended without an answer.")
         figures = Figures(span=answer["span"])
         seconds: dict[str, float] = {}
         for outcome in answer["outcomes"]:

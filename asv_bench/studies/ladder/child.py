@@ -6,6 +6,7 @@ Started as a script by `rung_process`.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -23,12 +24,12 @@ from asv_bench.studies.ladder.token_check import check_fused, check_rung
 
 
 def main() -> None:
-    """Do what the job, a JSON file named on the command line, asks for."""
-    job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+    """Do what the job, JSON on the command line, asks for."""
+    job: dict[str, Any] = json.loads(sys.argv[1])
     begun = time.monotonic()
     answer = do(job)
     answer |= {"begun": begun, "ended": time.monotonic()}
-    Path(job["answer"]).write_text(json.dumps(answer))
+    Path(os.environ["KVTRAIL_RESULT"]).write_text(json.dumps(answer))
 
 
 def do(job: dict[str, Any]) -> dict[str, Any]:

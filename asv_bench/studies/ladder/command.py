@@ -17,9 +17,9 @@ from asv_bench.output.console import Progress, make_console, print_sentences, pr
 from asv_bench.output.record import REPOSITORY, RUNS, WORKPLACE, Record, require_places, write_json
 from asv_bench.process.checkout_lock import checkout_lock
 from asv_bench.process.machine import REFERENCE_MACHINES, MachineFacts, machine_facts
-from asv_bench.process.run_apart import termination_as_interrupt
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import Devices, Margin, RequireGpu
+from asv_bench.session.time_limit import termination_as_interrupt
 from asv_bench.studies.ladder.claims import Trial, claims_named, trials_here
 from asv_bench.studies.ladder.engine_in_turns import TURN_STEPS
 from asv_bench.studies.ladder.findings import (

@@ -158,16 +158,13 @@ class RungProcesses:
         preload: tuple[str, ...] = (),
     ) -> Any:
         """What the script says of a job."""
-        with TemporaryDirectory(prefix="kvtrail-") as scratch:
-            asked, answer = Path(scratch, "job.json"), Path(scratch, "answer.json")
-            asked.write_text(json.dumps({**self._common(), **job, "answer": str(answer)}))
-            words = (sys.executable, "-P", str(self._ruler / _SCRIPT), str(asked))
-            self._processes.run(
-                Job(words, Path(scratch), variables, cores, preload), TIMEOUT_SECONDS
-            )
-            if not answer.is_file():
-                raise LifeFailed("it ended without an answer.")
-            return json.loads(answer.read_text())
+        asked = json.dumps({**self._common(), **job})
+        words = (sys.executable, "-P", str(self._ruler / _SCRIPT), asked)
+        told = Job(words, self._ruler, variables, cores, preload)
+        answer = self._processes.answer(told, TIMEOUT_SECONDS)
+        if answer is None:
+            raise LifeFailed("it ended without an answer.")
+        return answer
 
     def _common(self) -> dict[str, Any]:
         settings = self._settings

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -254,14 +253,15 @@ def test_a_row_is_the_median_over_processes() -> None:
 
 
 def test_a_failed_process_is_not_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_apart(command: list[str]) -> subprocess.CompletedProcess[str]:
-        assert command[1:7] == ["-m", "asv_bench", "run", "wide", "--mode", "online"]
-        assert command[-3:] == ["--quick", "--json", str(tmp_path / "x.json")]
-        return subprocess.CompletedProcess(command, 1, "", "error: no memory left.\n")
-
-    monkeypatch.setattr(headline, "run_apart", run_apart)
-    with pytest.raises(MeasurementFailed, match=r"exit code 1.* said:\nerror: no memory left"):
-        headline.run_process("wide", "wide", ["--quick"], tmp_path / "x.json")
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "$@"\necho error: no memory left. >&2\nexit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(headline.sys, "executable", str(program))
+    with pytest.raises(MeasurementFailed) as caught:
+        headline.run_process("it", "wide", ["--quick"], tmp_path / "x.json")
+    asked = f"-m asv_bench run wide --mode online --quick --json {tmp_path / 'x.json'}"
+    ended = f"it ended with exit code 1: {asked}\nerror: no memory left."
+    assert str(caught.value) == f"it could not be measured: {ended}"
 
 
 @pytest.mark.parametrize("command", [["headline"], ["run", "headline"]])

@@ -11,8 +11,7 @@ import pytest
 
 from asv_bench.__main__ import main
 from asv_bench.errors import TimeIsUp
-from asv_bench.process.run_apart import ending_in_time
-from asv_bench.session.time_limit import TimeLimit
+from asv_bench.session.time_limit import TimeLimit, ending_in_time
 
 
 def test_time_is_up_in_the_middle_of_whatever_runs_and_never_after_it() -> None:
