@@ -20,14 +20,12 @@ from asv_bench.output.console import doing
 from asv_bench.process.environment import users_environment
 from asv_bench.subjects.axis import Variant
 from asv_bench.subjects.pinned import Pinned
-from asv_bench.subjects.subject_file import SubjectTable
+from asv_bench.subjects.subject_file import SUBJECT, SubjectTable
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvtrail" / "setups"
 """Where setups stay, each with the files that it was made from."""
 CANNOT_BE_MEASURED = 125
 """The exit code by which a command says that this commit cannot be measured, as for git bisect."""
-SUBJECT = "KVTRAIL_SUBJECT"
-"""Tells setup and lives the folder of the subject's file."""
 _KEPT_SETUPS = 64
 _PATH_STEP, _ENVIRONMENT_STEP = 5, 37
 """Characters by which folders and environments of builds differ: odd, as alignments are even."""

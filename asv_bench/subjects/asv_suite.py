@@ -35,7 +35,7 @@ from asv_bench.subjects.asv_conf import AsvConf, refusing
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.metrics import MetricTable
 from asv_bench.subjects.pinned import digest_of
-from asv_bench.subjects.subject_file import SubjectTable, SubjectText
+from asv_bench.subjects.subject_file import SUBJECT, SubjectTable, SubjectText
 from asv_bench.words import first_of
 
 _SCRIPT = Path(__file__).with_name("asv_life.py")
@@ -59,7 +59,7 @@ class AsvSuite(DeclaredSubject):
         self._conf = conf = AsvConf(path)
         self._versions: dict[str, str] = {}
         told = {"ASV": "true", "ASV_PROJECT": conf.conf.project, **conf.variables}
-        own = {"PYTHONDONTWRITEBYTECODE": "1", trees.SUBJECT: str(path.resolve().parent), **told}
+        own = {"PYTHONDONTWRITEBYTECODE": "1", SUBJECT: str(path.resolve().parent), **told}
         said = {
             "name": re.sub(r"[^\w.-]", "-", conf.conf.project).strip(".")[:60] or "suite",
             "setup": conf.setup,

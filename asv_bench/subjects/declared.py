@@ -24,16 +24,21 @@ from asv_bench.measure.lives import HOST, WALL, Lives, Place, places
 from asv_bench.measure.processes import Processes
 from asv_bench.measure.samples import CommitUnusable, Metric, RoundSource
 from asv_bench.measure.software import Software
-from asv_bench.measure.trees import SUBJECT, Laid, Trees
+from asv_bench.measure.trees import Laid, Trees
 from asv_bench.output.console import Progress, make_console
 from asv_bench.output.redaction import without_secrets
 from asv_bench.subjects import subject_file
-from asv_bench.subjects.axis import Commits, Labels, place_of
-from asv_bench.subjects.labels import listed
+from asv_bench.subjects.axis import Commits, Labels, listed, place_of
 from asv_bench.subjects.metrics import ASKED_FOR, CheckTable, MetricTable, undeclared
 from asv_bench.subjects.pinned import Pinned
 from asv_bench.subjects.presets import PRESETS
-from asv_bench.subjects.subject_file import ClientTable, LabelsTable, SubjectTable, SubjectText
+from asv_bench.subjects.subject_file import (
+    SUBJECT,
+    ClientTable,
+    LabelsTable,
+    SubjectTable,
+    SubjectText,
+)
 
 if TYPE_CHECKING:
     from asv_bench.fleet.fleet import Fleet

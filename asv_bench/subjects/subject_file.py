@@ -17,6 +17,8 @@ from asv_bench.subjects.metrics import BUILT_IN, POINT, READY, RSS_GROWTH, Check
 from asv_bench.subjects.presets import PRESETS
 
 FILE_NAME = "kvtrail.toml"
+SUBJECT = "KVTRAIL_SUBJECT"
+"""Tells setup and lives the folder of the subject's file."""
 
 
 class SubjectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
