@@ -163,49 +163,18 @@ ListBenchmarks = Annotated[
 Yes = Annotated[bool, _option("--yes", "Begin, however long it takes.")]
 
 
-@dataclass(frozen=True)
-class SubjectOptions:
-    """What is measured, and where."""
-
-    subject: SubjectPath = None
-    axis: AxisKind = None
-    devices: Devices = None
-
-    def choice(
-        self,
-        command: Sequence[str] | None = None,
-        patterns: Sequence[str] | None = None,
-        how: RunningOptions | None = None,
-        *,
-        near: Sequence[str | None] = (),
-    ) -> Choice:
-        """What these options and the others of `Choice` say of the subject."""
-        return Choice(
-            command or (),
-            self.subject,
-            patterns or (),
-            self.devices,
-            self.axis,
-            require_gpu=how is not None and how.require_gpu,
-            workload=self.engine_workload(),
-            is_elsewhere=how is not None and how.address is not None,
-            near=[name for name in near if name is not None],
-        )
-
-    def engine_workload(self) -> EngineWorkload | None:
-        """The workload of kvtrail's engine to measure; None: another subject."""
-        return None
-
-
 def _of_workload(what: str, least: int | None = None) -> Any:
     """An option that says which workload of kvtrail's engine is measured."""
     return typer.Option(min=least, help=what, rich_help_panel="Measure kvtrail's engine")
 
 
 @dataclass(frozen=True)
-class EngineOptions(SubjectOptions):
-    """The same, where a workload of kvtrail's engine can be measured too."""
+class EngineOptions:
+    """What is measured, and where; it may be a workload of kvtrail's engine."""
 
+    subject: SubjectPath = None
+    axis: AxisKind = None
+    devices: Devices = None
     workload: Annotated[
         str | None,
         _of_workload(
@@ -219,17 +188,35 @@ class EngineOptions(SubjectOptions):
     prompt_len: Annotated[int | None, _of_workload("Its tokens of a prompt.", least=1)] = None
     new_tokens: Annotated[int | None, _of_workload("Its new tokens.", least=1)] = None
 
-    def engine_workload(self) -> EngineWorkload | None:
-        """See `SubjectOptions`; Refused if its parameters are given without it."""
+    def choice(
+        self,
+        command: Sequence[str] | None = None,
+        patterns: Sequence[str] | None = None,
+        how: RunningOptions | None = None,
+        *,
+        near: Sequence[str | None] = (),
+    ) -> Choice:
+        """What these options and the others of `Choice` say of the subject.
+
+        Raises Refused if parameters of a workload are given without it.
+        """
         shape = (self.model, self.batch, self.prompt_len, self.new_tokens)
-        if self.workload is not None:
-            return EngineWorkload(self.workload, *shape)
-        if any(value is not None for value in shape):
+        if self.workload is None and any(value is not None for value in shape):
             raise Refused(
                 "--model, --batch, --prompt-len and --new-tokens change a workload of kvtrail's "
                 "engine; name it with --workload."
             )
-        return None
+        return Choice(
+            command or (),
+            self.subject,
+            patterns or (),
+            self.devices,
+            self.axis,
+            require_gpu=how is not None and how.require_gpu,
+            workload=None if self.workload is None else EngineWorkload(self.workload, *shape),
+            is_elsewhere=how is not None and how.address is not None,
+            near=[name for name in near if name is not None],
+        )
 
 
 @dataclass
