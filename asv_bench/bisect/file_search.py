@@ -28,11 +28,11 @@ from asv_bench.compare.comparison import CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed, TimeIsUp
 from asv_bench.git.repository import GitError
-from asv_bench.measure.rounds import Design, Roles, two_cells
+from asv_bench.measure.rounds import Design, three_cells, two_cells
 from asv_bench.measure.samples import CommitUnusable, Metric, Pair, RoundSource
 from asv_bench.stats.paired import Share, share_in_rounds
 
-ROLES = Roles("base", "whole", "files")
+ROLES = ("base", "whole", "files")
 Changes = tuple[int, ...]
 
 
@@ -250,7 +250,7 @@ class FileSearch:
         if files == self.whole:
             [of_files], _ = self._compare(part, two_cells(base, files), alpha)
         else:
-            design = ROLES.design(base, self.whole, files)
+            design = three_cells((base, self.whole, files), ROLES)
             (whole, of_files, rest), comparison = self._compare(part, design, alpha)
             # In one round both contrasts have the same life of the base.
             of_whole, of_part = (

@@ -23,10 +23,10 @@ from asv_bench.measure.rounds import (
     BY_BOTH,
     BY_COMMITS,
     BY_LABELS,
-    Roles,
     four_cells,
     in_a_row,
     named,
+    three_cells,
 )
 from asv_bench.measure.samples import Pair, judged
 from asv_bench.session import options
@@ -37,8 +37,8 @@ from asv_bench.stats.paired import share_in_rounds
 from asv_bench.subjects.axis import under_label
 from asv_bench.subjects.declared import DeclaredSubject
 
-ROLES = Roles("parent", "culprit", "head")
-NAMES = 3
+ROLES = ("parent", "culprit", "head")
+NAMES = len(ROLES)
 
 
 def fixed(
@@ -95,10 +95,11 @@ def _question(
     is_alone: bool,  # whether the culprit alone was named
 ) -> Question:
     commits = [commit for _, commit in three]
-    hashes = parent, culprit, head = [commit.hash for commit in commits]
+    parent, culprit, head = hashes = [commit.hash for commit in commits]
+    design = three_cells((parent, culprit, head), ROLES)
     if anyway and len({*hashes}) < NAMES:
         raise Refused("--anyway measures three commits, and two of these are the same one.")
-    step, way, back = ROLES.contrasts
+    step, way, back = design.contrasts
     ends = {step: (parent, culprit), way: (parent, head), back: (culprit, head)}
     same = [] if anyway else [name for name in ends if subject.are_same(*ends[name])]
     known = []
@@ -110,7 +111,8 @@ def _question(
             elif step in same or way in same:
                 known.append(Comparison(name, *pair, Verdict.NOT_MEASURED))
     # A head that holds what the culprit does mended nothing: the culprit alone is in question.
-    design = in_a_row(parent, {step: culprit}) if back in same else ROLES.design(*hashes)
+    if back in same:
+        design = in_a_row(parent, {step: culprit})
 
     def conclude(
         comparisons: Sequence[Comparison], pairs: Mapping[str, Sequence[Pair]]
@@ -137,9 +139,9 @@ def _question(
         design,
         conclude,
         known,
-        roles=(ROLES.base, ROLES.between, ROLES.head),
+        roles=ROLES,
         where=f", of all {len(design.cells)} in every round",
-        details={ROLES.between: commits[1].to_json()},
+        details={ROLES[1]: commits[1].to_json()},
         # HEAD moves, though nobody named it.
         names={three[1][0]: tuple(one.short for one in commits)} if is_alone else {},
     )

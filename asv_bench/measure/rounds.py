@@ -138,33 +138,22 @@ def one_cell(name: str) -> Design:
     return Design((name,), {}, ((0,),), (name, name))
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """What three commits are called; contrasts are named by two of them, the head first."""
+def three_cells(cells: tuple[str, str, str], names: tuple[str, str, str]) -> Design:
+    """Rounds of three commits that are called so, all of which are compared at the same moments.
 
-    base: str
-    between: str
-    head: str
-
-    @property
-    def contrasts(self) -> tuple[str, str, str]:
-        """The first step, the whole way, and the second step."""
-        base, between, head = self.base, self.between, self.head
-        return f"{between}/{base}", f"{head}/{base}", f"{head}/{between}"
-
-    def design(self, base: str, between: str, head: str) -> Design:
-        """Rounds of all three, of which every two are compared at the same moments."""
-        first_step, whole_way, second_step = self.contrasts
-        return Design(
-            (base, between, head),
-            {first_step: ((0,), (1,)), whole_way: ((0,), (2,)), second_step: ((1,), (2,))},
-            # Each with its opposite: all six orders, so that every cell has every place.
-            ((0, 1, 2), (1, 0, 2), (0, 2, 1)),
-            (base, head),
-            # A head cannot be like two commits that differ.
-            turns=(0, 1, 1),
-            noise=whole_way,
-        )
+    Contrasts are the first step, the whole way and the second step, named by two, the head first.
+    """
+    base, between, head = names
+    contrasts: dict[str, Contrast] = {
+        f"{between}/{base}": ((0,), (1,)),
+        f"{head}/{base}": ((0,), (2,)),
+        f"{head}/{between}": ((1,), (2,)),
+    }
+    # Each with its opposite: all six orders, so that every cell has every place.
+    orders = (0, 1, 2), (1, 0, 2), (0, 2, 1)
+    ends = cells[0], cells[2]
+    # A head cannot be like two commits that differ.
+    return Design(cells, contrasts, orders, ends, turns=(0, 1, 1), noise=f"{head}/{base}")
 
 
 GATE = "end to end"

@@ -20,14 +20,14 @@ import scipy
 from asv_bench.cli.fixed import ROLES
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
-from asv_bench.measure.rounds import Design, four_cells, in_a_row
+from asv_bench.measure.rounds import Design, four_cells, in_a_row, three_cells
 from asv_bench.output.table import Column, Table, digits, percent
 
 from .many_comparisons import Drawn, compare_many
 from .noise import SITUATIONS
 
 DESIGNS = {
-    "fixed": ROLES.design("parent", "culprit", "head"),
+    "fixed": three_cells(ROLES, ROLES),
     "swap": four_cells(("", ""), "0123"),
     "compare": in_a_row("base", {one: one for one in "ABCDEFGHIJK"}),
 }
