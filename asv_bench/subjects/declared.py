@@ -337,14 +337,14 @@ class DeclaredSubject:
 
     @contextmanager
     def lying(self) -> Iterator[None]:
-        """Let what is laid out lie until the outermost of these ends."""
+        """Let what is laid out lie until the outermost of these ends, and snapshots."""
         self._keepers += 1
         try:
             yield
         finally:
             self._keepers -= 1
             if not self._keepers:
-                self.forget()
+                self._scratch.cleanup()
 
     def _laying(self, processes: Processes) -> Callable[[str], tuple[Laid, ...]]:
         table, folder = self._text.subject, self._folder()
@@ -382,10 +382,6 @@ class DeclaredSubject:
             once = msgspec.structs.replace(server, pairs_per_start=1)
             return ServerLife(once, ClientTable(trace.run, warmup=0, windows=1), {}, timeout)
         return CommandLife(trace.run, {}, timeout)
-
-    def forget(self) -> None:
-        """Remove what was laid out, and the snapshot of the working tree."""
-        self._scratch.cleanup()
 
     def _life(self) -> Life:
         server, client, table = self._text.server, self._text.client, self._text.subject

@@ -248,9 +248,9 @@ def test_a_comparison_leaves_half_of_the_minutes_to_what_is_explained(
 def test_where_no_time_is_left_a_verdict_profiles_no_life(tmp_path: Path) -> None:
     made = of_markup(tmp_path, {}, {"body": PARTS})
     subject = DeclaredSubject.of_command(made.root, ["python", "bench.py"])
-    ends = [subject.resolve(name) for name in ("HEAD~1", "HEAD")]
-    lines = why(subject, *ends, (), seconds=0.0)
-    subject.forget()
+    with subject.lying():
+        ends = [subject.resolve(name) for name in ("HEAD~1", "HEAD")]
+        lines = why(subject, *ends, (), seconds=0.0)
     assert lines[0] == "1 file differs: bench.py (+1 -1)."
     assert lines[-1].startswith("Why: kvtrail explain ")
     assert not any("Profiled" in line for line in lines)
