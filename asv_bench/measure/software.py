@@ -263,10 +263,10 @@ def _answer(
     """What a Python says to the question; None where it does not answer."""
     asked = (_QUESTION, python.first_on_path, *sorted(_modules(laid.top)))
     words = (python.program, "-W", "ignore", "-c", *asked)
-    with suppress(LifeFailed):
-        packages, modules = processes.answer(Job(words, laid.tree, python.variables), _SECONDS)
-        return packages, modules
-    return None
+    told: tuple[list[list[str | None]], dict[str, str]] | None = None
+    with suppress(LifeFailed, ValueError):
+        told = processes.answer(Job(words, laid.tree, python.variables), _SECONDS)
+    return told
 
 
 def _canonical(name: str) -> str:

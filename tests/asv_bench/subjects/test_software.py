@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from declared_repository import DeclaredRepository, noisy, seen
 
-from asv_bench.measure.software import Software
+from asv_bench.measure.processes import Processes
+from asv_bench.measure.software import Software, software_of
+from asv_bench.measure.trees import Laid
+from asv_bench.measure.watched import Python
 
 SEEN = seen("")
 
@@ -200,3 +203,9 @@ def test_commits_whose_code_comes_from_one_place_are_named_before_the_verdict(
     shown, found = said.text.replace(" ", ""), warning.replace(" ", "")
     assert shown.index(found[:60]) < shown.index("step:" + said.verdicts["step"])
     assert str(root) not in str(said.record["results"]["cells"])
+
+
+@pytest.mark.parametrize("program", ["/bin/true", "/bin/false"])
+def test_a_program_that_answers_as_no_python_does_is_none(tmp_path: Path, program: str) -> None:
+    laid, python = Laid(tmp_path, tmp_path, tmp_path / "out", ""), Python(program, (), "/", {})
+    assert software_of(python, laid, {}, Processes()).interpreter is None
