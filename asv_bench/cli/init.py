@@ -17,60 +17,6 @@ from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.choose import suites_in
 from asv_bench.subjects.subject_file import FILE_NAME, read_tables
 
-_TEXT = """\
-# What kvtrail measures in this repository: `kvtrail compare HEAD~1 HEAD` reads it.
-# Every key is described in the reference "kvtrail.toml" of kvtrail's documentation.
-{suites}
-[subject]
-name = {name}
-# Once for each commit, in its files; what it makes goes to $KVTRAIL_OUT, and is kept.
-# Exit code 125 says that this commit cannot be measured.
-{setup}
-# One life: a fresh process in the commit's files; wall and CPU time and memory are measured.
-measure = {measure}
-# What leaves its file at $KVTRAIL_RESULT, such as pyperf, hyperfine or google-benchmark: each
-# benchmark in it is a metric.
-{preset}
-timeout_s = 600
-# Where others use the cores as well, compare CPU time: `kvtrail compare HEAD~1 HEAD --metric cpu_s`
-# GPUs that a life needs; 0: it sees none. Without the key it sees what you see.
-{devices}
-# $KVTRAIL_TREE, $KVTRAIL_OUT, $KVTRAIL_RESULT and $KVTRAIL_LABEL are set; more of your own:
-{env}
-# Files that are today's at every commit, so that the benchmark does not change with the commit.
-{pinned}
-
-# Figures that a life leaves as JSON at $KVTRAIL_RESULT, or prints. A list, or several matches, are
-# windows of one life; their median counts.
-# [metrics.tpot_ms]
-# path = "latency.tpot_ms"
-# unit = "ms"
-# [metrics.throughput]
-# regex = 'throughput: ([0-9.]+) tok/s'
-# unit = "tok/s"
-# better = "higher"
-# margin = 2.0              # per cent that matters
-# take = "p95"              # or min, mean: of the windows, in place of the median
-
-# A server that a client asks, in place of measure:
-# [server]
-# start = "python -m my_engine.serve --port $KVTRAIL_PORT"
-# ready = "http://127.0.0.1:$KVTRAIL_PORT/health"
-# pairs_per_start = 2       # of both ends, asked in turns: for servers that load for long
-# [client]
-# run = "vllm bench serve --port $KVTRAIL_PORT --save-result --result-filename $KVTRAIL_RESULT"
-# preset = "vllm-bench"     # or "sglang-bench", "guidellm", "aiperf"
-# windows = 5
-
-# Versions of a dependency in place of commits; setup and measure get $KVTRAIL_LABEL:
-# [axis]
-# kind = "labels"
-# labels = ["4.55.0", "4.56.0", "4.57.0"]    # or {{ pip = "transformers" }}
-
-# A trace by torch.profiler, for `kvtrail explain HEAD~1 HEAD`:
-# [trace]
-# run = "python bench.py --trace $KVTRAIL_TRACE"
-"""
 _PIP = 'python -m pip install -q --no-deps --target "$KVTRAIL_OUT" .'
 _BUILDS = {
     "pyproject.toml": _PIP,
@@ -130,7 +76,8 @@ def _beginning(root: Path) -> str:
     setup = next((_BUILDS[name] for name in _BUILDS if (root / name).is_file()), "")
     preset, measure, pinned = _guess(root)
     suites = [shlex.quote(str(one.relative_to(root))) for one in suites_in(root)]
-    return _TEXT.format(
+    template = Path(__file__).with_name("kvtrail.toml.template")
+    return template.read_text("utf-8").format(
         suites="".join(f"# --subject {one} measures the asv suite in it.\n" for one in suites),
         name=_in_toml(re.sub(r"[^\w.-]+", "-", root.name).strip(".-") or "subject"),
         setup=f"setup = {_in_toml(setup)}" if setup else '# setup = "make"',
