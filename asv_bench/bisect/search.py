@@ -15,7 +15,7 @@ from asv_bench.compare.checks import ControlMoved
 from asv_bench.compare.comparison import MOST_FAILURES, CommitComparison, Headway
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import MeasurementFailed
-from asv_bench.measure.rounds import RoundRequest, Schedule, one_cell, two_cells
+from asv_bench.measure.rounds import Design, RoundRequest, Schedule, two_cells
 from asv_bench.measure.samples import CommitUnusable, Metric, Pair, Round, RoundSource, SampleFailed
 from asv_bench.stats.level_curve import REFERENCE, Gap
 from asv_bench.stats.paired import robust_sigma
@@ -147,7 +147,8 @@ class Search(Searched):
             if commit is None:
                 return None
             name = self.candidates[commit]
-            design = one_cell(name) if is_single else two_cells(self.good, name)
+            alone = Design((name,), {}, ((0,),), (name, name))  # nothing is compared
+            design = alone if is_single else two_cells(self.good, name)
             return RoundRequest(design, (self.metric.name,))
 
         Schedule(self.source_of("search")).measure(next_round, self._take)

@@ -34,7 +34,7 @@ from asv_bench.session.comparing import Comparing, Conclusion, Question, by_gate
 from asv_bench.session.exit_codes import GATES, ExitCode
 from asv_bench.stats.families import LEAD
 from asv_bench.stats.paired import share_in_rounds
-from asv_bench.subjects.axis import under_label
+from asv_bench.subjects.axis import UNDER
 from asv_bench.subjects.declared import DeclaredSubject
 
 ROLES = ("parent", "culprit", "head")
@@ -193,7 +193,7 @@ def swap(
     plan = plan_of(rounds, how.margin, len(chosen.metrics) / LEAD)
     given = options.ends_of(chosen, (base, head), files.console)
     commits, labels = (given[0][1].hash, given[1][1].hash), (old, new)
-    cells = [under_label(commit, label) for commit in commits for label in labels]
+    cells = [f"{commit}{UNDER}{label}" for commit in commits for label in labels]
     question = Question(
         "swap",
         given,

@@ -146,7 +146,7 @@ class Explaining(Judging):
                 self._trace(take)
                 return
             found.notes.append(_NO_TRACE)
-            if measured := subject.work.life.as_command:
+            if isinstance(measured := subject.work.life, CommandLife):
                 profiler = FunctionProfiler(ends, measured, self._ends)
                 self._trace(profiler, ", of functions of Python")
 
@@ -339,7 +339,7 @@ def _counted(subject: DeclaredSubject, base: Path, head: Path, sign: int) -> Ite
 
 def _profiled(subject: DeclaredSubject, base: Commit, head: Commit, sign: int) -> Iterator[str]:
     """Functions of a Python command of the user's that cause the change, the dearest first."""
-    if (command := subject.work.life.as_command) is None:
+    if not isinstance(command := subject.work.life, CommandLife):
         return
     hashes = base.hash, head.hash
     # What was measured stays the record's.

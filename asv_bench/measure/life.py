@@ -71,11 +71,6 @@ class Life(ABC):
     pairs = 1
     """That one life of its server is asked for."""
 
-    @property
-    def as_command(self) -> CommandLife | None:
-        """The command of the user's own that it is, such as a Python script; None: it is none."""
-        return None
-
     @abstractmethod
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
         """Run it once, for these metrics at least.
@@ -115,10 +110,6 @@ class CommandLife(Life):
     in_turns: bool = False
     preset: str = ""
     _completed: list[int] = field(default_factory=list, compare=False)
-
-    @property
-    def as_command(self) -> CommandLife:
-        return self
 
     def takes_turns(self, metrics: Collection[str]) -> bool:
         """See `Life`."""

@@ -133,11 +133,6 @@ def in_a_row(base: str, heads: Mapping[str, str]) -> Design:
     )
 
 
-def one_cell(name: str) -> Design:
-    """Single lives, of which nothing is compared."""
-    return Design((name,), {}, ((0,),), (name, name))
-
-
 def three_cells(cells: tuple[str, str, str], names: tuple[str, str, str]) -> Design:
     """Rounds of three commits that are called so, all of which are compared at the same moments.
 

@@ -27,7 +27,8 @@ from asv_bench.subjects import toml_values as toml
 from asv_bench.subjects.subject_file import SUBJECT, AxisTable, LabelsTable, SubjectTable
 from asv_bench.words import first_of
 
-_UNDER = " + "
+UNDER = " + "
+"""Stands between the full hash of a commit and the label that it is under, in its name."""
 _RELEASES = str(Path(__file__).with_name("pip_releases.py"))
 _BEFORE = ".dev -dev dev .alpha -alpha alpha a .beta -beta beta b -pre .rc -rc rc"
 """What behind a version makes a tag one before it, the earliest first."""
@@ -44,11 +45,6 @@ class Variant:
     repository: Repository
     label: str
     delay: Delay | None = None
-
-
-def under_label(commit: str, label: str) -> str:
-    """What a commit, given by its full hash, is called under a label."""
-    return f"{commit}{_UNDER}{label}"
 
 
 class Commits:
@@ -149,7 +145,7 @@ class Commits:
         return replace(self._undelayed(undelayed), delay=delay)
 
     def _undelayed(self, name: str) -> Variant:
-        commit, is_under, label = name.partition(_UNDER)
+        commit, is_under, label = name.partition(UNDER)
         repository = self._elsewhere.get(commit, self._repository)
         return Variant(commit, repository, label if is_under else commit)
 

@@ -388,20 +388,14 @@ class DeclaredSubject:
         if server is not None and client is not None:
             return ServerLife(server, client, self._left, table.timeout_s)
         how = table.timeout_s, table.preload, table.turns, table.preset
-        return CommandLife(self._started, self._left, *how)
-
-    @property
-    def _started(self) -> str | tuple[str, ...]:
-        """What is started for a life."""
-        if self._text.server is not None:
-            return self._text.server.start or self._text.server.url or ""
-        return self._words or self._text.subject.measure
+        return CommandLife(self._words or table.measure, self._left, *how)
 
     @property
     def line(self) -> str:
         """What is started for a life, as it is typed, without secrets."""
-        started = self._started
-        return without_secrets(started if isinstance(started, str) else shlex.join(started))
+        if server := self._text.server:
+            return without_secrets(server.start or server.url or "")
+        return without_secrets(shlex.join(self._words) or self._text.subject.measure)
 
     def decoded(self, metric: str) -> tuple[str, str | None]:
         """The workload and the model that kvtrail's engine runs for a metric, if it does.
