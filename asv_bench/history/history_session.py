@@ -20,9 +20,9 @@ from asv_bench.errors import MeasurementFailed, NothingMeasured, Refused
 from asv_bench.git.repository import short
 from asv_bench.history.asv_results import BENCHMARKS, MACHINE, Results, read_benchmarks
 from asv_bench.history.histories import CLIENTS, Histories, filed_under
-from asv_bench.history.life_rounds import Counting, Due, LifeRounds
+from asv_bench.history.life_rounds import Counting, Due
 from asv_bench.measure.log import KeptRound
-from asv_bench.measure.samples import Reading, RoundSource
+from asv_bench.measure.samples import Reading
 from asv_bench.output.console import clock, print_sentences
 from asv_bench.output.record import write_json, write_text
 from asv_bench.output.stored_json import read_stored
@@ -53,19 +53,19 @@ class LifeResults:
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
     """By commit: why a life did not give metrics that it should have given."""
 
-    def take(self, due: Due, lived: KeptRound) -> None:
+    def take(self, commit: str, lived: KeptRound) -> None:
         checks = {one.name: one for one in self.subject.checks}
         for metric, reading in lived.readings[0].items():
             check = checks.get(metric)
             if check is not None and check.check == "equal":
-                self.results_of.setdefault(metric, {}).setdefault(due.commit, []).append(reading)
+                self.results_of.setdefault(metric, {}).setdefault(commit, []).append(reading)
                 continue
             if check is not None and (number := check.result(reading.value)) > 0:
                 reading = replace(reading, value=number)
             elif check is not None:  # of which asv has no series
                 continue
-            self.readings.setdefault(due.commit, {}).setdefault(metric, []).append(reading)
-        self.failed.setdefault(due.commit, {}).update(lived.failed)
+            self.readings.setdefault(commit, {}).setdefault(metric, []).append(reading)
+        self.failed.setdefault(commit, {}).update(lived.failed)
 
     def factors(self) -> dict[str, dict[str, float]]:
         """By metric that several devices measured, `device_factors` of it."""
@@ -253,9 +253,8 @@ class MeasuringHistory(Counting):
         yes: bool,
         results: Path | None = None,  # asv's results directory; None: that of `histories`
     ) -> None:
-        self._histories, self._commits, self._rounds = histories, commits, rounds
-        self._said, self._yes, self._results = said, yes, results or histories.results
-        self._of_kind: dict[str, LifeResults] = {}
+        self._histories, self._said, self._yes = histories, said, yes
+        self._results = results or histories.results
         settings = {
             "commits": list(commits),
             "benchmarks": [metric.name for metric in subject.metrics],
@@ -264,12 +263,17 @@ class MeasuringHistory(Counting):
         if histories.is_own:
             settings["results"] = self._results.relative_to(histories.repository).as_posix()
         subject.is_compared = False
-        super().__init__(command, settings, subject)
+        super().__init__(command, settings, subject, commits, rounds)
 
     def names(self) -> Sequence[str]:
         return self._commits
 
     def begin(self) -> list[str]:
+        dates = {commit: self._date(commit) for commit in self._commits}
+        self._of_kind = {
+            kind: LifeResults(self._subject, self._histories, machine, self._results, dates)
+            for kind, machine in self._machines().items()
+        }
         return [self._said]
 
     def meaning(self) -> dict[str, Any]:
@@ -278,16 +282,8 @@ class MeasuringHistory(Counting):
         kinds = {} if self._fleet is None else {"machine": None, "threads": None}
         return {**super().meaning(), **kinds, "versions": versions}
 
-    def lives(self, source: RoundSource) -> LifeRounds:
-        here, fleet = self._record.machine, self._fleet
-        dates = {commit: self._date(commit) for commit in self._commits}
-        for machine in [one.machine for one in fleet.hosts[::-1]] if fleet else [here]:
-            self._of_kind[machine.name] = LifeResults(
-                self._subject, self._histories, machine, self._results, dates
-            )
-        kind_of = fleet.kind_of if fleet else lambda _: here.name
-        takers = {kind: one.take for kind, one in self._of_kind.items()}
-        return LifeRounds(source, self._commits, self._rounds, takers, kind_of, self._log)
+    def take(self, due: Due, lived: KeptRound) -> None:
+        self._of_kind[due.kind].take(due.commit, lived)
 
     def _date(self, commit: str) -> int:
         if self._histories.labels:
@@ -310,7 +306,7 @@ class MeasuringHistory(Counting):
             raise self._interruption("measured and kept, and none is filed yet")
         if self._stopped and not self._log.count:
             raise NothingMeasured("time was up before the first life had ended.")
-        unusable = self._lives.unusable
+        unusable = self._unusable
         if len(unusable) == len(self._commits):
             [first, *_] = unusable.values()
             is_lacking = all(error.is_lacking for error in unusable.values())
@@ -335,7 +331,7 @@ class MeasuringHistory(Counting):
     def print_answer(self) -> None:
         """See `Session`: which commits gave no figure; figures are printed below."""
         given = {figure.commit for figure in self.figures}
-        reasons = {commit: error.reason for commit, error in self._lives.unusable.items()}
+        reasons = {commit: error.reason for commit, error in self._unusable.items()}
         otherwise = "time was up" if self._stopped else "it lacks what is measured"
         said = self._late(", which are filed")
         said += [

@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.history.life_rounds import Counting, Due, LifeRounds
+from asv_bench.history.life_rounds import Counting, Due
 from asv_bench.measure.log import KeptRound
 from asv_bench.measure.samples import CommitUnusable, RoundSource, SampleFailed
 from asv_bench.output.console import print_sentences
@@ -316,6 +316,7 @@ class Contesting(Counting):
 
     unit = "rounds"
     doing = "a life of each engine"
+    is_of_several = True
 
     def __init__(
         self,
@@ -324,8 +325,9 @@ class Contesting(Counting):
         absent: Sequence[str],  # sentences of engines that are not here
         svg: Path | None,  # where the drawing goes
     ) -> None:
-        super().__init__("peers", settings, peers_subject(contests))
         self._contests = {one.folder.name: one for one in contests}
+        subject, names = peers_subject(contests), list(self._contests)[::-1]
+        super().__init__("peers", settings, subject, names, settings["rounds"])
         self._svg, self._absent = svg, absent
         self._notes: list[str] = []
         self._failure: MeasurementFailed | None = None
@@ -348,17 +350,11 @@ class Contesting(Counting):
         [engines, *_] = (one.engines for one in self._contests.values())
         return {**super().meaning(), "interpreters": engines}
 
-    def lives(self, source: RoundSource) -> LifeRounds:
-        kind, rounds = self._record.machine.name, self._settings["rounds"]
+    def live(self, source: RoundSource, due: Due, device: str) -> KeptRound:
+        return self._contests[due.commit].live(source, self._subject, due, device)
 
-        def live(due: Due, device: str) -> KeptRound:
-            return self._contests[due.commit].live(source, self._subject, due, device)
-
-        def take(due: Due, lived: KeptRound) -> None:
-            self._contests[due.commit].rounds[due.round] = lived
-
-        names, takers = list(self._contests)[::-1], {kind: take}
-        return LifeRounds(source, names, rounds, takers, lambda _: kind, self._log, live)
+    def take(self, due: Due, lived: KeptRound) -> None:
+        self._contests[due.commit].rounds[due.round] = lived
 
     def measure(self, source: RoundSource) -> ExitCode:
         contests = list(self._contests.values())
