@@ -64,6 +64,6 @@ def explain(
             raise KeyboardInterrupt
         record = comparing.show(code, None)
     (_, old), (_, new) = ends
-    effect = known_effect((old.hash, new.hash), chosen, record)
-    explaining = Explaining(chosen, ends, effect, traces)
+    effect = known_effect((old.hash, new.hash), chosen, record, is_new=compare)
+    explaining = Explaining(chosen, ends, effect, traces, is_compared=compare)
     explaining.with_options(files, how).answer()

@@ -64,6 +64,8 @@ class Explaining(Judging):
         ends: Sequence[tuple[str, Commit]],
         effect: Effect | None,
         traces: int,
+        *,
+        is_compared: bool = False,  # whether the two were compared just now
     ) -> None:
         (_, base), (_, head) = self._named = ends
         settings = {
@@ -72,7 +74,7 @@ class Explaining(Judging):
             "benchmarks": [metric.name for metric in subject.metrics],
         }
         super().__init__("explain", settings, subject)
-        self._traces = traces
+        self._traces, self._is_compared = traces, is_compared
         self._ends = base.hash, head.hash
         self.found = Explanation(base, head, effect)
 
@@ -84,7 +86,9 @@ class Explaining(Judging):
             f"{role} {commit.short} {commit.subject}".rstrip()
             for role, commit in (("base", self.found.base), ("head", self.found.head))
         ]
-        if self.found.effect is None:
+        if self._is_compared and self.found.effect is None:
+            said.append("The comparison ended without an answer.")
+        elif self.found.effect is None:
             said.append("No comparison of these two is stored; --compare makes one first.")
         return said
 

@@ -52,16 +52,18 @@ class Effect:
 
 
 def known_effect(
-    ends: tuple[str, str], subject: DeclaredSubject, record: Path | None
+    ends: tuple[str, str], subject: DeclaredSubject, record: Path | None, *, is_new: bool = False
 ) -> Effect | None:
     """The change of two ends that a record has, or the newest one stored; None without one.
 
     Of several metrics it is that of the largest change that was shown. Ends are full hashes, or
-    labels. Raises Refused if a record is given which is none, or compares something else.
+    labels. Raises Refused if a record is given which is none, or compares something else, unless it
+    `is_new`: then the comparison had no time.
     """
     read = partial(_effect_in, ends=ends, subject=subject)
     if record is not None:
-        if found := read_stored(record, "a record", read):
+        found = read_stored(record, "a record", read)
+        if found or is_new:
             return found
         names = ", ".join(metric.name for metric in subject.metrics)
         raise Refused(

@@ -245,6 +245,22 @@ def test_a_comparison_leaves_half_of_the_minutes_to_what_is_explained(
     assert 1800 < left[0] < 3000
 
 
+def test_it_is_looked_at_the_ends_where_their_comparison_had_no_time(
+    kvtrail,
+    declared: Callable[..., DeclaredRepository],
+    lives_in_process: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, looked = declared(PLAIN, "step_ms = 1.0", "step_ms = 1.0 * 2"), []
+    monkeypatch.setattr(Explaining, "look", lambda one: looked.append(one))
+    # The comparison's half of the minutes is over.
+    with whole_process(time.monotonic() - 1860):
+        said = kvtrail(made, "explain", "HEAD~1", "HEAD", "--compare", "--minutes", "60")
+    assert (said.code, len(looked)) == (0, 1), said.text
+    assert said.record["results"]["effect"] is None
+    assert "The comparison ended without an answer." in said.text
+
+
 def test_where_no_time_is_left_a_verdict_profiles_no_life(tmp_path: Path) -> None:
     made = of_markup(tmp_path, {}, {"body": PARTS})
     subject = DeclaredSubject.of_command(made.root, ["python", "bench.py"])
