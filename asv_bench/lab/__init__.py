@@ -1,1 +1,1 @@
-"""Trials of verdicts whose truth is known, and the engine on a GPU that is only pretended."""
+"""The engine on a GPU that is only pretended, and what its kernels compile to."""

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from simulated_pairs import BASE, HEAD, Answer, ScriptedPairs, SourcedSuite
 
-from asv_bench.cli.calibrate import numbers_of
+from asv_bench.cli.calibrate import UNFINISHED, Calibrating, PlantedTrial, are_sound, numbers_of
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
-from asv_bench.lab.calibrating import UNFINISHED, Calibrating, PlantedTrial, are_sound
 
 
 def trial(planted: float, verdict: Verdict, name: str = "a trial") -> PlantedTrial:
