@@ -11,7 +11,7 @@ from asv_bench.errors import Refused
 from asv_bench.git.repository import WORKING_TREE
 from asv_bench.measure.samples import judged
 from asv_bench.session import options
-from asv_bench.session.bisecting import Bisecting, SearchingFiles
+from asv_bench.session.bisecting import Bisecting, CommitRange, SearchingFiles
 from asv_bench.session.result_bisecting import BisectingResults
 
 
@@ -130,13 +130,10 @@ def bisect(
         hashes = [commit.hash for commit in commits]
         found = options.differing(chosen, good_hash, hashes, files.console)
         is_same, commits = not found, [one for one in commits if one.hash in found] or commits
+    among = CommitRange((good, bad), good_hash, commits)
     if checked is not None and checked.check == "equal":
-        results = BisectingResults(chosen, checked, (good, bad), good_hash, commits)
-        results.with_options(files, how).answer()
+        BisectingResults(chosen, among, checked).with_options(files, how).answer()
         return
-    bisecting = Bisecting(
-        *(chosen, (good, bad), good_hash, commits, direction, plan),
-        options=choice.words(),
-        is_same=is_same,
-    )
+    words = choice.words()
+    bisecting = Bisecting(chosen, among, direction, plan, options=words, is_same=is_same)
     bisecting.with_options(files, how).answer()

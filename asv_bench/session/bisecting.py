@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,36 @@ DOING = {
     Stage.SEARCH: "searching",
     Stage.CONFIRMATION: "confirming",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRange:
+    """The commits, or labels, after a good end, oldest first, up to a bad one."""
+
+    words: tuple[str, str]  # what the user calls the two ends
+    good: str
+    commits: Sequence[Commit]
+
+    @property
+    def hashes(self) -> list[str]:
+        return [commit.hash for commit in self.commits]
+
+    def to_json(self) -> dict[str, Any]:
+        """The range as JSON-ready values."""
+        return {"good": self.good, "commits": [commit.to_json() for commit in self.commits]}
+
+    def sentence(self, what: str) -> str:
+        """That the range is bisected for something."""
+        count, kind = len(self.commits), kind_of(self.good)
+        first, last = self.commits[0].short, self.commits[-1].short
+        return f"bisecting {count} {kind}s, {first} to {last}, for {what}"
+
+    def on_page(self) -> dict[str, Any]:
+        """The range and the names of its ends, as `Judging._issue` takes them."""
+        (good, bad), last, base = self.words, self.commits[-1], short(self.good)
+        after = f"{len(self.commits)} {kind_of(self.good)}s after **{inline(base)}**"
+        names = {good: (base,), bad: (last.short,)}
+        return {"commits": f"{after}, up to {described(last)}", "names": names}
 
 
 class Searching(Judging):
@@ -93,10 +124,7 @@ class Bisecting(Searching):
     def __init__(
         self,
         subject: DeclaredSubject,
-        # What the user calls the two ends.
-        words: tuple[str, str],
-        good: str,
-        commits: list[Commit],
+        among: CommitRange,
         direction: Direction,
         plan: SearchPlan,
         *,
@@ -104,36 +132,29 @@ class Bisecting(Searching):
         options: Sequence[str] = (),
         is_same: bool = False,  # whether what is measured is the same at both ends
     ) -> None:
-        among = {"good": good, "commits": [commit.to_json() for commit in commits]}
-        super().__init__(subject, among, direction, plan)
+        super().__init__(subject, among.to_json(), direction, plan)
         self._options = options
         self._is_same = is_same
         self._why: list[str] = []
-        self._words = words
-        self._good = good
-        self._commits = commits
-        self._by_hash = {commit.hash: commit for commit in commits}
+        self._range, self._good = among, among.good
+        self._by_hash = {commit.hash: commit for commit in among.commits}
         self._probes: list[Probe] = []
 
     def known(self) -> ExitCode | None:
         """See `Session`: what is measured is the same at both ends."""
         if not self._is_same:
             return None
-        bad = self._commits[-1].hash
+        bad = self._range.commits[-1].hash
         gate = Comparison.of_same(self._benchmark, self._good, bad)
         asked = self._direction, self._benchmark, self._good, bad
         self.finding = Finding(Outcome.NONE, *asked, reason=gate.reason, gate=gate)
         return ExitCode.GOOD
 
     def names(self) -> Sequence[str]:
-        return [self._good, *(commit.hash for commit in self._commits)]
+        return [self._good, *self._range.hashes]
 
     def begin(self) -> list[str]:
-        first, last = self._commits[0].short, self._commits[-1].short
-        what = (
-            f"bisecting {len(self._commits)} {kind_of(self._good)}s, {first} to {last}, for "
-            f"{self._direction.phrase}"
-        )
+        what = self._range.sentence(self._direction.phrase)
         if (tolerance := self._metric.tolerance) is not None:
             what += f"; 1 % of {self._benchmark} stands for its tolerance, {tolerance:g}"
         return [what, *super().begin()]
@@ -175,7 +196,7 @@ class Bisecting(Searching):
             search = Search(
                 source_of=lambda part: Logged(source, self._log, part),
                 good=self._good,
-                candidates=[commit.hash for commit in self._commits],
+                candidates=self._range.hashes,
                 metric=self._metric,
                 controls=self._controls,
                 direction=self._direction,
@@ -210,7 +231,7 @@ class Bisecting(Searching):
         first, *others = account.answer_lines(self.finding, self._by_hash)
         self._record.results["answer"] = first
         others += self._next_question()
-        table = account.commit_table(self.finding, self._commits)
+        table = account.commit_table(self.finding, self._range.commits)
         if self._probes:
             print_table(self._console, table)
         print_sentences(self._console, [first], "bold")
@@ -219,14 +240,11 @@ class Bisecting(Searching):
         self._look_why(self.finding)
         print_sentences(self._console, self._why)
         if self._probes:
-            last, (good, bad) = self._commits[-1], self._words
             page = self._issue(
                 heading=f"{self._benchmark}: {first}",
-                commits=f"{len(self._commits)} {kind_of(self._good)}s after "
-                f"**{inline(short(self._good))}**, up to {described(last)}",
                 tables=[table],
                 remarks=[*others, *self._why, *self._record.warnings],
-                names={good: (short(self._good),), bad: (last.short,)},
+                **self._range.on_page(),
             )
             self._files.write(table, page=page)
 
@@ -234,7 +252,7 @@ class Bisecting(Searching):
         """Find out what differs besides time at the commits that are named."""
         if not finding.confirmed_steps or self._stopped is not None:
             return
-        row = [Commit(self._good), *self._commits]
+        row = [Commit(self._good), *self._range.commits]
         # The answer stands already, and Ctrl-C leaves it.
         looking = Progress(self._console, "looking at what differs besides time")
         with suppress(KeyboardInterrupt), looking:
@@ -265,7 +283,7 @@ class Bisecting(Searching):
         finding = self.finding
         if finding is None or len(finding.suspects) != 1 or finding.outcome is not Outcome.FOUND:
             return []
-        culprit, (good, bad) = self._by_hash[finding.suspects[0]], self._words
+        culprit, (good, bad) = self._by_hash[finding.suspects[0]], self._range.words
         if (labels := self._subject.labels) and self._subject.axis.have_files:
             before = labels[labels.index(culprit.hash) - 1]
             names = {good: (before,), bad: (culprit.hash, "--axis", "commits")}

@@ -13,14 +13,12 @@ from typing import Any
 from asv_bench.bisect.finding import Outcome
 from asv_bench.compare.checks import first_difference
 from asv_bench.errors import TimeIsUp
-from asv_bench.git.repository import Commit, kind_of, short
+from asv_bench.git.repository import kind_of, short
 from asv_bench.measure.log import Logged
 from asv_bench.measure.samples import CommitUnusable, Metric, RoundSource, SampleFailed
 from asv_bench.output.console import Progress, print_sentences
-from asv_bench.output.issue_text import described
-from asv_bench.output.markdown import inline
 from asv_bench.output.table import Column, Table
-from asv_bench.session.bisecting import BY_OUTCOME
+from asv_bench.session.bisecting import BY_OUTCOME, CommitRange
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.session import Judging
 from asv_bench.subjects.declared import DeclaredSubject
@@ -61,16 +59,12 @@ class BisectingResults(Judging):
     def __init__(
         self,
         subject: DeclaredSubject,
+        among: CommitRange,
         check: Metric,
-        words: tuple[str, str],  # what the user calls the two ends
-        good: str,
-        commits: list[Commit],
     ) -> None:
-        listed = [commit.to_json() for commit in commits]
-        settings = {"good": good, "commits": listed, "check": check.name}
-        super().__init__("bisect", settings, subject)
-        self._check, self._words, self._good, self._commits = check, words, good, commits
-        self._hashes = [commit.hash for commit in commits]
+        super().__init__("bisect", {**among.to_json(), "check": check.name}, subject)
+        self._range, self._check = among, check
+        self._good, self._hashes = among.good, among.hashes
         self._seen: dict[str, str] = {}
         """Of each commit that was looked at: `SAME`, `OTHER`, or why it cannot be."""
         self._what: dict[str, str] = {}  # how results differ
@@ -83,12 +77,7 @@ class BisectingResults(Judging):
         return [self._good, *self._hashes]
 
     def begin(self) -> list[str]:
-        first, last = self._commits[0].short, self._commits[-1].short
-        count, kind = len(self._commits), kind_of(self._good)
-        return [
-            f"bisecting {count} {kind}s, {first} to {last}, for another result of "
-            f"{self._check.name}"
-        ]
+        return [self._range.sentence(f"another result of {self._check.name}")]
 
     def measure(self, source: RoundSource) -> ExitCode:
         """Look at the ends, search, and look again at the commit and the one before it.
@@ -176,22 +165,15 @@ class BisectingResults(Judging):
         assert self.finding is not None
         rows = [
             (f"{one.short} {one.subject}".rstrip(), one.hash, self._seen[one.hash])
-            for one in self._commits
+            for one in self._range.commits
             if one.hash in self._seen
         ]
         title = f"{self._check.name}: results beside that of {short(self._good)}, the good end"
         table, answer = Table(_COLUMNS, rows, title), self._answer(self.finding)
         self._record.results["answer"] = answer
         print_sentences(self._console, [answer], "bold")
-        (good, bad), last = self._words, self._commits[-1]
-        page = self._issue(
-            heading=answer,
-            commits=f"{len(self._commits)} {kind_of(self._good)}s after "
-            f"**{inline(short(self._good))}**, up to {described(last)}",
-            tables=[table],
-            remarks=self._record.warnings,
-            names={good: (short(self._good),), bad: (last.short,)},
-        )
+        remarks, on_page = self._record.warnings, self._range.on_page()
+        page = self._issue(heading=answer, tables=[table], remarks=remarks, **on_page)
         self._files.show(table, page=page)
 
     def _answer(self, finding: ResultFinding) -> str:
@@ -199,7 +181,7 @@ class BisectingResults(Judging):
         if finding.outcome is Outcome.NONE:
             return f"no {kind} with another result of {finding.check} is named: {finding.reason}."
         if finding.outcome is Outcome.FOUND:
-            [commit] = (one for one in self._commits if one.hash == finding.commit)
+            [commit] = (one for one in self._range.commits if one.hash == finding.commit)
             named = f"{commit.short} {commit.subject}".rstrip()
             return f"first {kind} with another result: {named}; {finding.check}: {finding.what}."
         ends = dict.fromkeys(map(short, (*finding.suspects[:1], *finding.suspects[-1:])))
