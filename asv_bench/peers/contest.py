@@ -109,35 +109,6 @@ class Contest:
                 found |= {(one.name, engine): why for one in self.workloads}
         return found
 
-    def live(
-        self, source: RoundSource, subject: DeclaredSubject, due: Due, device: str
-    ) -> KeptRound:
-        """A life of each engine in a round, back or forth, which never leaves its device.
-
-        It is measured again as a whole where that is lost. An engine that fails on all workloads is
-        left out of the rounds that follow.
-        """
-        readings, failed, facts = {}, {}, {}
-        failures = Counter(engine for _, engine in self.left_out())
-        left = [name for name in self.engines if failures[name] < len(self.workloads)]
-        for name in left if due.round % 2 == 0 else left[::-1]:
-            label = f"{self.folder.name}/{name}"
-            try:
-                reading = source.round([label], [0], (), device).readings[0][STARTUP]
-            except (CommitUnusable, SampleFailed) as error:
-                failed[name] = error.reason
-                continue
-            # The life named its file so.
-            told = json.loads((self.folder / f"{name}-{reading.value!r}.json").read_text())
-            cell, others = subject.cells.get(label), list(subject.others.items())
-            # The most memory that a life held until now.
-            peaks = {
-                metric: max(of_label[label]) for metric, of_label in others if label in of_label
-            }
-            readings[name] = reading
-            facts[name] = {**told, **peaks, "cell": cell and cell.to_json()}
-        return KeptRound(due.part, (due.commit,), (0,), (readings,), failed, facts)
-
     def _ran(self) -> Iterator[tuple[Workload, str, list[dict[str, Any]]]]:
         """Each workload and engine that never failed, and what its lives told."""
         out, lived = self.left_out(), self._lived()
@@ -351,7 +322,32 @@ class Contesting(Counting):
         return {**super().meaning(), "interpreters": engines}
 
     def live(self, source: RoundSource, due: Due, device: str) -> KeptRound:
-        return self._contests[due.commit].live(source, self._subject, due, device)
+        """A life of each engine in a round, back or forth, which never leaves its device.
+
+        It is measured again as a whole where that is lost. An engine that fails on all workloads is
+        left out of the rounds that follow.
+        """
+        contest, subject = self._contests[due.commit], self._subject
+        readings, failed, facts = {}, {}, {}
+        failures = Counter(engine for _, engine in contest.left_out())
+        left = [name for name in contest.engines if failures[name] < len(contest.workloads)]
+        for name in left if due.round % 2 == 0 else left[::-1]:
+            label = f"{due.commit}/{name}"
+            try:
+                reading = source.round([label], [0], (), device).readings[0][STARTUP]
+            except (CommitUnusable, SampleFailed) as error:
+                failed[name] = error.reason
+                continue
+            # The life named its file so.
+            told = json.loads((contest.folder / f"{name}-{reading.value!r}.json").read_text())
+            cell, others = subject.cells.get(label), list(subject.others.items())
+            # The most memory that a life held until now.
+            peaks = {
+                metric: max(of_label[label]) for metric, of_label in others if label in of_label
+            }
+            readings[name] = reading
+            facts[name] = {**told, **peaks, "cell": cell and cell.to_json()}
+        return KeptRound(due.part, (due.commit,), (0,), (readings,), failed, facts)
 
     def take(self, due: Due, lived: KeptRound) -> None:
         self._contests[due.commit].rounds[due.round] = lived
