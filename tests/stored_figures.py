@@ -19,14 +19,6 @@ def hash_of(number: int) -> str:
     return f"{number:040x}"
 
 
-def figure_of(
-    commit: str, committed_ms: int, name: str, params: Mapping[str, str], *samples: float
-) -> Figure:
-    """A figure in seconds of machine own-toy."""
-    series = Series(name, tuple(params.items()))
-    return Figure(series, "seconds", "own-toy", commit, committed_ms, samples, 0)
-
-
 def figures(levels, seed: int = 0, processes: int = 3, noise: float = 0.01) -> list[Figure]:
     """One figure a commit: its true time is exp(level) milliseconds."""
     draws, made = np.random.default_rng(seed), []
