@@ -17,12 +17,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
-from asv_bench.errors import MeasurementFailed, Refused, require_packages
+from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.fleet.host import Disturbed, Host, Packed, Told, disturbances
 from asv_bench.git.repository import GitError, short
 from asv_bench.measure.log import RULER
@@ -36,34 +35,8 @@ from asv_bench.subjects.declared import DeclaredSubject
 
 MOST_THROTTLED = 3
 """Lives or pairs in a row of a throttled GPU, after which its host is taken out."""
-_option = partial(typer.Option, rich_help_panel="Measure on many hosts")
 START_SECONDS = 300.0
 """For a host to say that it is there; until then the cluster may have other work."""
-
-
-@dataclass
-class FleetOptions:
-    """What the user says of where lives run; without an address they run on this machine."""
-
-    address: Annotated[
-        str | None,
-        _option(
-            "--fleet",
-            metavar="ADDRESS",
-            help="Spread lives over the hosts of a Ray cluster: HOST:PORT of its head, auto for "
-            "that of $RAY_ADDRESS or of this machine, local for this machine alone.",
-        ),
-    ] = None
-    kind: Annotated[
-        str | None,
-        _option(help="Only on hosts of this kind, as records name machines (default: all)."),
-    ] = None
-
-    def __post_init__(self) -> None:
-        if self.kind is not None and self.address is None:
-            raise Refused("--kind chooses among the hosts of a fleet; say --fleet too.")
-        if self.address is not None:
-            require_packages("ray")
 
 
 @dataclass(slots=True)
@@ -218,7 +191,8 @@ class Fleet:
 
 @contextmanager
 def opened_fleet(
-    options: FleetOptions,
+    address: str | None,  # of a Ray cluster; None: the lives run on this machine
+    kind: str | None,  # of hosts, see `of_kind`
     subject: DeclaredSubject,
     names: Sequence[str],  # the commits, by full hashes, or labels that may be measured
     console: Console,
@@ -230,16 +204,16 @@ def opened_fleet(
 
     Raises Refused if there is no such fleet, or none of its hosts can measure.
     """
-    if options.address is None:
+    if address is None:
         yield None
         return
     import ray
 
-    _connect(options.address)
+    _connect(address)
     try:
         found, refusals = _started(subject, names)
         print_sentences(console, refusals, "yellow")
-        hosts = of_kind(found, options.kind, is_for_one_kind=is_for_one_kind)
+        hosts = of_kind(found, kind, is_for_one_kind=is_for_one_kind)
         for host in found:
             if host not in hosts:
                 host.end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +13,7 @@ import typer
 from rich.console import Console
 
 from asv_bench.compare.plan import DEFAULT_MARGIN
-from asv_bench.errors import Refused
-from asv_bench.fleet.fleet import FleetOptions
+from asv_bench.errors import Refused, require_packages
 from asv_bench.git.repository import WORKING_TREE, Commit, kind_of
 from asv_bench.output.console import make_console, print_table
 from asv_bench.output.formats import Format, in_format
@@ -219,10 +219,26 @@ class EngineOptions:
         )
 
 
+_on_fleet = partial(typer.Option, rich_help_panel="Measure on many hosts")
+
+
 @dataclass
-class RunningOptions(FleetOptions):
+class RunningOptions:
     """How long commits are measured, and where; the time counts from when this was made."""
 
+    address: Annotated[
+        str | None,
+        _on_fleet(
+            "--fleet",
+            metavar="ADDRESS",
+            help="Spread lives over the hosts of a Ray cluster: HOST:PORT of its head, auto for "
+            "that of $RAY_ADDRESS or of this machine, local for this machine alone.",
+        ),
+    ] = None
+    kind: Annotated[
+        str | None,
+        _on_fleet(help="Only on hosts of this kind, as records name machines (default: all)."),
+    ] = None
     resume: Annotated[
         bool | None,
         _option(
@@ -238,7 +254,10 @@ class RunningOptions(FleetOptions):
     require_gpu = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        if self.kind is not None and self.address is None:
+            raise Refused("--kind chooses among the hosts of a fleet; say --fleet too.")
+        if self.address is not None:
+            require_packages("ray")
         self.limit = TimeLimit.of(self.minutes)
 
 

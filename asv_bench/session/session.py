@@ -91,7 +91,7 @@ class Session(ABC):
             checkout_lock(WORKPLACE),
             termination_as_interrupt(),
             opened_fleet(
-                *(how, self._subject, self.names(), self._console),
+                *(how.address, how.kind, self._subject, self.names(), self._console),
                 is_for_one_kind=self.is_for_one_kind,
                 require_quiet=how.require_quiet,
             ) as self._fleet,

@@ -185,7 +185,7 @@ def test_verbs_that_measure_can_all_do_what_any_can(
     monkeypatch.chdir(toy.root)
     monkeypatch.setattr("asv_bench.measure.log.FOLDER", tmp_path / "lives")
     monkeypatch.setattr("asv_bench.session.session.WORKPLACE", tmp_path)
-    monkeypatch.setattr("asv_bench.fleet.fleet.require_packages", lambda *_: None)
+    monkeypatch.setattr("asv_bench.session.options.require_packages", lambda *_: None)
     opened = Mock(side_effect=Refused("no host is up."))
     monkeypatch.setattr("asv_bench.session.session.opened_fleet", opened)
     words += ["--resume", "--minutes=9", "--fleet=auto", "--margin=5", "--require-quiet"]
@@ -193,7 +193,7 @@ def test_verbs_that_measure_can_all_do_what_any_can(
     words += [f"{option}={tmp_path / 'out'}{option}" for option in outputs[:3]]
     done = CliRunner().invoke(build_app(), [verb, *words])
     assert done.exception is opened.side_effect, done.output
-    assert opened.call_args.args[0].address == "auto"
+    assert opened.call_args.args[0] == "auto"
     assert opened.call_args.kwargs["require_quiet"]
 
 

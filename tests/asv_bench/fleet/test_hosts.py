@@ -19,7 +19,7 @@ from rich.console import Console
 import record_schema
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.fleet import host
-from asv_bench.fleet.fleet import MOST_THROTTLED, Fleet, FleetHost, FleetOptions, of_kind
+from asv_bench.fleet.fleet import MOST_THROTTLED, Fleet, FleetHost, of_kind
 from asv_bench.fleet.host import Disturbed, Host, Packed, Told, disturbances
 from asv_bench.git.repository import Repository
 from asv_bench.git.trees import PartCommits, changes_between
@@ -29,6 +29,7 @@ from asv_bench.measure.log import RULER
 from asv_bench.measure.samples import CommitUnusable, DeviceLost, Reading, Round
 from asv_bench.process.gpu import GpuConditions, GpuUse
 from asv_bench.process.machine import Surroundings, machine_facts
+from asv_bench.session.options import RunningOptions
 from asv_bench.subjects.declared import DeclaredSubject
 
 TABLES = """
@@ -274,4 +275,4 @@ def test_hosts_are_chosen_by_their_kind() -> None:
         with pytest.raises(Refused, match=sentence):
             of_kind(among, kind, is_for_one_kind=is_for_one)
     with pytest.raises(Refused, match="--fleet"):
-        FleetOptions(kind="own-x")
+        RunningOptions(kind="own-x")
