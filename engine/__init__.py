@@ -30,12 +30,14 @@ from engine.errors import (
 from engine.kv.blocks import KVBlockManager
 from engine.models.registry import load_tokenizer
 from engine.requests.params import SamplingParams
-from engine.requests.request import Completion, Timeline, TokenEvent
+from engine.requests.request import Completion, Timeline, TokenEvent, TokenLogprobs
 from engine.requests.run import TokenStream
 from engine.requests.token_batch import TokenBatch
+from engine.text.chat import ChatTemplate
 from engine.text.tokenizer import TextStream, Tokenizer
 
 __all__ = [
+    "ChatTemplate",
     "Completion",
     "ConfigError",
     "DeviceError",
@@ -56,6 +58,7 @@ __all__ = [
     "Timeline",
     "TokenBatch",
     "TokenEvent",
+    "TokenLogprobs",
     "TokenStream",
     "Tokenizer",
     "load_tokenizer",

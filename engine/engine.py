@@ -20,14 +20,16 @@ from engine.memory import allocating, require_bytes
 from engine.models.registry import load_model
 from engine.requests.delivery import Delivery
 from engine.requests.params import SamplingParams
-from engine.requests.request import Completion, Request, TokenEvent
+from engine.requests.request import Completion, Request, Shaping, TokenEvent
 from engine.requests.run import Run, TokenStream
 from engine.requests.token_batch import TokenBatch
-from engine.requests.validation import Intake, Prompt
+from engine.requests.validation import Intake, Prompt, choices_of
 from engine.running.step_loop import StepLoop
 from engine.running.threads import set_threads
 from engine.running.turn import Turn
 from engine.scheduling.scheduler import most_prefill_tokens
+from engine.text.chat import Message
+from engine.text.stops import WrittenText
 from engine.worker.device import device_scope, resolve_device, resolve_dtype
 from engine.worker.working_memory import working_memory
 
@@ -117,8 +119,13 @@ class Engine:
         """The pool of KV blocks, to look at."""
         return self._loop.blocks
 
-    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> int:
+    def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, text: bool = False
+    ) -> int:
         """Queue a request; returns its id, which its token events carry.
+
+        With `params.n` above 1 there are as many requests, of consecutive ids, the first of which
+        is returned.
 
         Parameters
         ----------
@@ -126,28 +133,36 @@ class Engine:
             Token ids, or text where the model has a tokenizer.
         params
             Defaults to `SamplingParams()`: 16 greedy tokens.
+        text
+            Let events bring text: whole characters, as tokens complete them.
 
         Raises
         ------
         RequestError
             When the request can never run: an empty prompt, ids outside the vocabulary, longer
-            than the model or the whole cache allows. Nothing is changed then.
+            than the model or the whole cache allows; or text without a tokenizer. Nothing is
+            changed then.
         QueueFullError
             When `max_inflight_requests` are unfinished already.
         EngineStoppedError
             When the engine has stopped.
         """
         submitted_s = time.perf_counter()
-        prompt_ids, params = self._intake.check(prompt, params)
+        choices = choices_of(*self._intake.check(prompt, params))
+        self._require_tokenizer(text)
         limit = self.config.max_inflight_requests
-        if limit is not None and self.num_unfinished >= limit:
+        if limit is not None and len(choices) > limit:
+            raise RequestError(f"n is {len(choices)}, but max_inflight_requests is {limit}.")
+        if limit is not None and self.num_unfinished + len(choices) > limit:
             raise QueueFullError(
                 f"{self.num_unfinished} requests are unfinished and max_inflight_requests is "
                 f"{limit}: submit again when one has finished."
             )
-        request = self._make_request(prompt_ids, params, submitted_s)
-        self._turn.note(request)
-        return request.request_id
+        first_id = self._take_ids(len(choices))
+        for request_id, (prompt_ids, one) in enumerate(choices, first_id):
+            request = self._make_request(request_id, prompt_ids, one, submitted_s, text)
+            self._turn.note(request)
+        return first_id
 
     def step(self) -> list[TokenEvent]:
         """Launch what can run and return the tokens that have arrived, in order of arrival.
@@ -200,6 +215,8 @@ class Engine:
     ) -> list[Completion]:
         """Run all prompts to their ends; completions come in the order of the prompts.
 
+        With `n` above 1 the completions of one prompt stand beside each other.
+
         Parameters
         ----------
         prompts
@@ -222,19 +239,52 @@ class Engine:
             self._leave(run)
         return [request.completion(self._text(request)) for request in run.requests]
 
+    def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
+        """The answer to a conversation, by the chat template that the tokenizer brings.
+
+        `engine.tokenizer.encode_chat(messages)` gives the prompt alone, for `stream` or several
+        answers.
+
+        Parameters
+        ----------
+        messages
+            Each with a `role`, such as "user", and a `content`.
+        params
+            As of `generate`; with `n` of 1.
+
+        Raises
+        ------
+        RequestError
+            The model has no tokenizer, or that no chat template, or it refuses the messages; and
+            as `generate`.
+        ModelError, EngineBusyError, EngineStoppedError
+            The template is damaged; and as `generate`.
+        """
+        if params is not None and getattr(params, "n", 1) != 1:
+            raise RequestError(
+                f"n is {params.n}, but chat gives one answer: generate from "
+                "tokenizer.encode_chat(messages) instead."
+            )
+        tokenizer = self._intake.require_text("The conversation is text")
+        return self.generate([tokenizer.encode_chat(messages)], params)[0]
+
     def stream(
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        text: bool = False,
     ) -> TokenStream:
         """Like `generate`, but yields each token's event as it arrives.
 
-        Request ids follow the order of the prompts. Closing or dropping the stream early aborts
-        what has not finished. Any number of streams may be open: each has its own tokens, whichever
-        of them is asked for the next.
+        With `text`, events bring text: whole characters, as tokens complete them. Request ids
+        follow the order of the prompts. Closing or dropping the stream early aborts what has not
+        finished. Any number of streams may be open: each has its own tokens, whichever of them is
+        asked for the next.
         """
         # Checked at the call, not when the first event is asked for.
-        run = self._open(prompts, params, keeps_events=True)
+        self._require_tokenizer(text)
+        run = self._open(prompts, params, keeps_events=True, writes_text=text)
         return TokenStream(run, self._go_on, self._leave)
 
     def close(self) -> None:
@@ -270,10 +320,16 @@ class Engine:
         params: SamplingParams | Sequence[SamplingParams] | None,
         *,
         keeps_events: bool,
+        writes_text: bool = False,
     ) -> Run:
         self._turn.require_going()
         submitted_s = time.perf_counter()
-        return Run(deque(self._intake.check_all(prompts, params)), submitted_s, keeps_events)
+        checked = deque(self._intake.check_all(prompts, params))
+        return Run(checked, submitted_s, keeps_events, writes_text)
+
+    def _require_tokenizer(self, text: bool) -> None:
+        if text:
+            self._intake.require_text("Text was asked for")
 
     def _go_on(self, run: Run) -> None:
         """Submit as much of the run as is allowed, and take a step."""
@@ -306,7 +362,10 @@ class Engine:
     def _advance_run(self, run: Run) -> None:
         limit = self.config.max_inflight_requests
         while run.waiting and (limit is None or self.num_unfinished < limit):
-            request = self._make_request(*run.waiting.popleft(), run.submitted_s)
+            prompt_ids, params = run.waiting.popleft()
+            request = self._make_request(
+                self._take_ids(1), prompt_ids, params, run.submitted_s, run.writes_text
+            )
             run.requests.append(request)
             self._delivery.expect(request.request_id, run)
             self._loop.add(request)
@@ -329,12 +388,21 @@ class Engine:
             self._loop.abort(self._loop.unfinished[note])
             self._delivery.deal(self._loop.take_arrived())
 
-    def _make_request(
-        self, prompt_ids: npt.NDArray[np.int32], params: SamplingParams, submitted_s: float
-    ) -> Request:
+    def _take_ids(self, count: int) -> int:
+        """The first of `count` ids that nobody else has."""
         # No signal handler can run between these two lines: neither calls anything.
-        request_id = self._next_request_id
-        self._next_request_id = request_id + 1
+        first_id = self._next_request_id
+        self._next_request_id = first_id + count
+        return first_id
+
+    def _make_request(
+        self,
+        request_id: int,
+        prompt_ids: npt.NDArray[np.int32],
+        params: SamplingParams,
+        submitted_s: float,
+        writes_text: bool,
+    ) -> Request:
         stop_ids = params.stop_token_ids
         if not params.ignore_eos:
             stop_ids = tuple(dict.fromkeys((*stop_ids, *self.model_config.eos_token_ids)))
@@ -343,7 +411,11 @@ class Engine:
         seed = params.seed
         if seed is None:
             seed = (self.config.seed * 0x9E3779B1 + request_id) % 2**63
-        return Request(request_id, prompt_ids, params, seed, stop_ids, submitted_s)
+        request = Request(request_id, prompt_ids, params, seed, stop_ids, submitted_s)
+        request.shaping = Shaping.of(params, len(prompt_ids), stop_ids)
+        if (writes_text or params.stop) and self.tokenizer is not None:
+            request.written = WrittenText(self.tokenizer, params.stops, params.min_new_tokens)
+        return request
 
     def _resolve_max_model_len(self) -> int:
         model, wanted = self.model_config, self.config.max_model_len
@@ -426,4 +498,6 @@ class Engine:
     def _text(self, request: Request) -> str | None:
         if self.tokenizer is None:
             return None
+        if request.written is not None:
+            return request.written.text
         return self.tokenizer.decode(request.generated.tolist())

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import ModelError
+from engine.text.chat import CHAT_FILES
 from engine.text.loading import COMPANION_FILES, TOKENIZER_FILES
 
-TOKENIZER_ONLY = ("config.json", *COMPANION_FILES, *TOKENIZER_FILES)
+TOKENIZER_ONLY = ("config.json", *COMPANION_FILES, *TOKENIZER_FILES, *CHAT_FILES)
 EVERYTHING = (
     "generation_config.json",
     "model.safetensors",

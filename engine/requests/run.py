@@ -23,6 +23,8 @@ class Run:
         `time.perf_counter()` at which the next of them count as submitted.
     keeps_events
         Whether the caller takes events; `generate` does not.
+    writes_text
+        Whether events bring text.
     requests
         Those submitted, in order.
     unfinished
@@ -36,6 +38,7 @@ class Run:
     waiting: deque[CheckedPrompt]
     submitted_s: float
     keeps_events: bool
+    writes_text: bool = False
     requests: list[Request] = field(default_factory=list)
     unfinished: set[int] = field(default_factory=set)
     events: deque[TokenEvent] = field(default_factory=deque)

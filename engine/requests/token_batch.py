@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.requests.request import FinishReason, TokenEvent
+from engine.requests.request import FinishReason, TokenEvent, TokenLogprobs
 from engine.worker.sampler import INVALID_TOKEN
+
+
+class TokenNote(NamedTuple):
+    """What a token comes with where its request asked: see `TokenEvent`."""
+
+    text: str | None
+    logprobs: TokenLogprobs | None
+
+
+_NOTHING = TokenNote(None, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +42,8 @@ class TokenBatch:
         Those of the requests that end here, by their place in the columns.
     id_list
         `request_ids` as Python integers, where they have been made already.
+    notes
+        What tokens come with besides, by their place in the columns; None where none was asked.
     """
 
     request_ids: npt.NDArray[np.int64]
@@ -39,9 +52,17 @@ class TokenBatch:
     time_s: float
     finish_reasons: Mapping[int, FinishReason]
     id_list: list[int] | None = None
+    notes: Mapping[int, TokenNote] | None = None
 
     @classmethod
-    def of_end(cls, request_id: int, index: int, time_s: float, reason: FinishReason) -> TokenBatch:
+    def of_end(
+        cls,
+        request_id: int,
+        index: int,
+        time_s: float,
+        reason: FinishReason,
+        text: str | None = None,
+    ) -> TokenBatch:
         """The end, without a token, of a request that has generated `index` tokens."""
         return cls(
             np.array([request_id], np.int64),
@@ -49,6 +70,7 @@ class TokenBatch:
             np.array([index], np.int32),
             time_s,
             {0: reason},
+            notes=None if text is None else {0: TokenNote(text, None)},
         )
 
     def __len__(self) -> int:
@@ -63,6 +85,10 @@ class TokenBatch:
             for place in self.finish_reasons:
                 if token_ids[place] == INVALID_TOKEN:
                     token_ids[place] = None
+        notes: Sequence[Iterable[object]] = ()
+        if self.notes:
+            each = [self.notes.get(place, _NOTHING) for place in range(len(token_ids))]
+            notes = [[one.text for one in each], [one.logprobs for one in each]]
         return list(
             map(
                 TokenEvent,
@@ -71,6 +97,7 @@ class TokenBatch:
                 self.indices.tolist(),
                 repeat(self.time_s),
                 reasons,
+                *notes,
             )
         )
 
@@ -92,10 +119,16 @@ class TokenBatch:
             for place, reason in self.finish_reasons.items()
             if is_wanted[place]
         }
+        notes = {
+            int(new_places[place]): note
+            for place, note in (self.notes or {}).items()
+            if is_wanted[place]
+        }
         return TokenBatch(
             self.request_ids[is_wanted],
             self.token_ids[is_wanted],
             self.indices[is_wanted],
             self.time_s,
             reasons,
+            notes=notes,
         )

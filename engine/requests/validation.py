@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -71,6 +72,8 @@ class Intake:
                     f"Stop token {token_id} is not in the vocabulary: ids run from 0 to "
                     f"{self._vocab_size - 1}."
                 )
+        if params.stop:
+            self.require_text("stop holds strings")
         total = len(token_ids) + params.max_new_tokens
         # The last new token is never read: it takes no position and no place in the cache.
         num_read = total - 1
@@ -120,7 +123,27 @@ class Intake:
                     f"There are {len(prompts)} prompts, but {len(each)} params: give one for "
                     "all, or one for each."
                 )
-        return [self.check(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
+        return [
+            choice
+            for prompt, one in zip(prompts, each, strict=True)
+            for choice in choices_of(*self.check(prompt, one))
+        ]
+
+    def require_text(self, why: str) -> Tokenizer:
+        """The tokenizer, which can decode.
+
+        Raises
+        ------
+        RequestError
+            There is none, and `why` that matters.
+        ModelError
+            Its files are damaged, or need a package that is not installed.
+        """
+        if self._tokenizer is None:
+            raise RequestError(f"{why}, but the model has no tokenizer: do with token ids.")
+        # Its files are read now rather than in the midst of a step.
+        self._tokenizer.prepare()
+        return self._tokenizer
 
     def _token_ids(self, prompt: Prompt) -> npt.NDArray[np.int32]:
         if isinstance(prompt, str):
@@ -186,6 +209,23 @@ class Intake:
             return None
         # As unsigned numbers, ids below 0 are beyond every vocabulary: one comparison.
         return None if np.count_nonzero(ids.view(np.uint32) >= self._beyond_ids) else ids
+
+
+def choices_of(prompt_ids: npt.NDArray[np.int32], params: SamplingParams) -> list[CheckedPrompt]:
+    """The `n` requests of one prompt, each of which has a seed of its own."""
+    if params.n == 1:
+        return [(prompt_ids, params)]
+    return [
+        (prompt_ids, replace(params, n=1, seed=_seed_of(params.seed, choice)))
+        for choice in range(params.n)
+    ]
+
+
+def _seed_of(seed: int | None, choice: int) -> int | None:
+    """A 64-bit number for each choice; that of the first is the seed itself."""
+    if seed is None:
+        return None
+    return (seed + choice * 0x9E3779B97F4A7C15 + 2**63) % 2**64 - 2**63
 
 
 def _holds_truth_value(

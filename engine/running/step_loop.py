@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.kv.blocks import KVBlockManager
 from engine.models.decoder import Decoder
 from engine.requests.request import FinishReason, Request
-from engine.requests.token_batch import TokenBatch
+from engine.requests.token_batch import TokenBatch, TokenNote
 from engine.running.recipients import Recipients
 from engine.scheduling.rows import RowIndex, Rows
 from engine.scheduling.scheduler import Scheduler, most_prefill_tokens
@@ -154,6 +154,8 @@ class StepLoop:
         self.worker.send_rows()
         try:
             is_sampled = self.worker.runner.sample_prompts(plan, computed)
+            if self.rows.num_shaped:
+                self.worker.shape_prompts(plan, computed)
         except torch.OutOfMemoryError:
             self._fail([chunk.request for chunk in plan.chunks])
             return False
@@ -171,7 +173,7 @@ class StepLoop:
             if plan.copies:
                 self.worker.copy_blocks(plan.copies)
             self.worker.send_rows()
-            self.worker.decode(plan.num_rows, is_sampled=plan.is_sampled)
+            self.worker.decode(plan)
         except torch.OutOfMemoryError:
             self._fail([self.rows.holder(row) for row in plan.rows.tolist()])
             self.scheduler.forget_prefixes()
@@ -194,9 +196,10 @@ class StepLoop:
     def _end_early(self, request: Request, reason: FinishReason) -> None:
         """End an unfinished request without a token, and let whoever reads its tokens know."""
         self._give_back(request, reason)
+        text = None if request.written is None else request.written.finish()
         self.arrived.append(
             TokenBatch.of_end(
-                request.request_id, len(request.generated), time.perf_counter(), reason
+                request.request_id, len(request.generated), time.perf_counter(), reason, text
             )
         )
 
@@ -227,8 +230,9 @@ class StepLoop:
             tokens = self.worker.token_slots.receive(launch.ticket, to.rows, launch.positions)
         now = time.perf_counter()
         is_wanted = to.still_hold(held)
+        positions = launch.positions
         if is_wanted is not None:
-            to, tokens = to.only(is_wanted), tokens[is_wanted]
+            to, tokens, positions = to.only(is_wanted), tokens[is_wanted], positions[is_wanted]
         index = held.received[to.rows]
         is_token = tokens != INVALID_TOKEN
         received = index + is_token
@@ -236,15 +240,51 @@ class StepLoop:
         held.token_times[to.rows, index] = now
         held.received[to.rows] = received
         is_stop = held.are_stops(to.rows, tokens)
+        noted = None
+        if held.num_noted:
+            noted = self._noted(to.rows, positions, tokens, is_stop)
         ended = np.flatnonzero(is_stop | ~is_token | (received == held.budget[to.rows]))
         reasons: dict[int, FinishReason] = {
             place: "stop" if is_stop[place] else "length" if is_token[place] else "error"
             for place in ended.tolist()
         }
         if len(to.rows):
-            self.arrived.append(TokenBatch(to.request_ids, tokens, index, now, reasons, to.id_list))
+            self.arrived.append(
+                TokenBatch(to.request_ids, tokens, index, now, reasons, to.id_list, noted)
+            )
         if reasons:
             self._finish(to.rows[ended], reasons.values())
+
+    def _noted(
+        self,
+        rows: RowIndex,
+        positions: npt.NDArray[np.int32],
+        tokens: npt.NDArray[np.int32],
+        is_stop: npt.NDArray[np.bool_],
+    ) -> dict[int, TokenNote]:
+        """What the tokens come with, by place, where something was asked; N tokens.
+
+        Where a stop string has come, `is_stop` becomes true.
+        """
+        held, notes = self.rows, {}
+        places = held.is_noted[rows].nonzero()[0]
+        reported = self.worker.shaper.reported(rows[places], positions[places])
+        for place, logprobs in zip(places.tolist(), reported, strict=True):
+            row, token = rows[place], int(tokens[place])
+            request, text = held.holder(row), None
+            if token == INVALID_TOKEN:
+                logprobs = None
+            elif logprobs is not None:
+                request.logprobs.append(logprobs)
+            written = request.written
+            if written is not None:
+                text = "" if token == INVALID_TOKEN else written.push(token)
+                is_stop[place] |= written.has_stopped
+                is_last = held.received[row] == held.budget[row] or token == INVALID_TOKEN
+                if is_last or is_stop[place]:
+                    text += written.finish()
+            notes[place] = TokenNote(text, logprobs)
+        return notes
 
     def _finish(self, ended: RowIndex, reasons: Collection[FinishReason]) -> None:
         """End the requests of the rows `ended`, one reason for each."""

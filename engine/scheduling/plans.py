@@ -48,12 +48,14 @@ class DecodePlan:
     """Rows that take a decode step, ascending, and the block copies that must come before.
 
     `sampling` are those of the rows whose step makes a token; the others' feeds a known one.
+    `shaped` are those of them that ask more of their logits; None where none does.
     """
 
     rows: RowIndex
     sampling: RowIndex
     copies: list[BlockCopy]
     is_sampled: bool
+    shaped: RowIndex | None = None
 
     @property
     def num_rows(self) -> int:

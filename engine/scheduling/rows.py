@@ -45,6 +45,8 @@ class Rows:
 
     Attributes
     ----------
+    num_shaped, num_noted
+        Rows in use whose requests are `is_shaped`, and `is_noted`.
     changes
         Counts up whenever a row begins to decode, is released, or changes hands.
     requests
@@ -68,7 +70,11 @@ class Rows:
     launched, received, budget
         int32 [R], output tokens asked of the device, seen by the host, and allowed.
     is_sampled
-        bool [R], temperature above 0.
+        bool [R], temperature above 0, and drawn from the logits as they are.
+    is_shaped
+        bool [R], asks more of its logits, see `engine.worker.shaper`.
+    is_noted
+        bool [R], its tokens come with text or logprobs.
     num_stops
         int32 [R], how many ids end the row's request.
     stop_ids
@@ -93,6 +99,9 @@ class Rows:
         self.received = np.zeros(num_rows, np.int32)
         self.budget = np.zeros(num_rows, np.int32)
         self.is_sampled = np.zeros(num_rows, np.bool_)
+        self.is_shaped = np.zeros(num_rows, np.bool_)
+        self.is_noted = np.zeros(num_rows, np.bool_)
+        self.num_shaped = self.num_noted = 0
         self.num_stops = np.zeros(num_rows, np.int32)
         self.stop_ids = np.full((num_rows, 1), _NO_STOP, np.int32)
         self._has_stops = False
@@ -143,7 +152,14 @@ class Rows:
         self.known_len[rows] = known_len
         self.launched[rows] = self.received[rows] = num_generated
         self.budget[rows] = budget
-        self.is_sampled[rows] = [request.params.temperature > 0 for request in requests]
+        self.is_sampled[rows] = [
+            request.params.temperature > 0
+            and (request.shaping is None or not request.shaping.adjusts)
+            for request in requests
+        ]
+        self.is_shaped[rows] = [request.shaping is not None for request in requests]
+        self.is_noted[rows] = [request.is_noted for request in requests]
+        self._count_asking()
         self._set_stop_ids(rows, [request.stop_ids for request in requests])
 
     def start_decoding(self, requests: Sequence[Request], rows: RowIndex) -> None:
@@ -228,6 +244,8 @@ class Rows:
             self.received,
             self.budget,
             self.is_sampled,
+            self.is_shaped,
+            self.is_noted,
             self.num_stops,
             self.stop_ids,
         ):
@@ -236,6 +254,7 @@ class Rows:
         self.serial[targets] += 1
         self.decoding[sources] = False
         self.num_stops[sources] = 0
+        self.is_shaped[sources] = self.is_noted[sources] = False
         self._free = [*set(self._free).difference(targets.tolist()), *sources.tolist()]
 
     def release(self, rows: RowIndex) -> None:
@@ -252,8 +271,15 @@ class Rows:
         self._free += rows.tolist()
         self.serial[rows] += 1
         self.decoding[rows] = False
+        if self.num_shaped or self.num_noted:
+            self.is_shaped[rows] = self.is_noted[rows] = False
+            self._count_asking()
         if self.stop_ids.shape[1] > 1:
             self._forget_stop_ids(rows)
+
+    def _count_asking(self) -> None:
+        self.num_shaped = int(np.count_nonzero(self.is_shaped))
+        self.num_noted = int(np.count_nonzero(self.is_noted))
 
     def _set_stop_ids(self, rows: RowIndex, stop_ids: Sequence[tuple[int, ...]]) -> None:
         counts = [*map(len, stop_ids)]

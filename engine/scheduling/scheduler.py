@@ -206,7 +206,10 @@ class Scheduler:
             for row, block_ids in zip(completed.tolist(), rows.blocks(completed), strict=True):
                 self._offer_prefix(rows.holder(row), block_ids.tolist())
         is_sampled = bool(np.count_nonzero(rows.is_sampled[running]))
-        plan = DecodePlan(running, sampling, append.copies, is_sampled)
+        shaped = None
+        if rows.num_shaped and rows.is_shaped[sampling].any():
+            shaped = sampling[rows.is_shaped[sampling]]
+        plan = DecodePlan(running, sampling, append.copies, is_sampled, shaped)
         self._alike = AlikeSteps.after(plan, rows, append, self.blocks.block_size)
         return plan
 

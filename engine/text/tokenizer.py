@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from engine.errors import RequestError
 from engine.numbers import whole_number
+from engine.text.chat import ChatTemplate, Message
 from engine.text.loading import TOKENIZER_FILES, LoadedTokenizer, load_tokenizer_at
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -52,8 +53,10 @@ class Tokenizer:
             return cls(directory)
         return None
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`, never truncated or padded.
+
+        With `add_special_tokens` they begin and end with those that the tokenizer puts there.
 
         Raises
         ------
@@ -63,7 +66,7 @@ class Tokenizer:
             The tokenizer files are damaged, or need a package that is not installed.
         """
         _require_text(text)
-        encoded = self._loaded.backend.encode(text)
+        encoded = self._loaded.backend.encode(text, add_special_tokens=add_special_tokens)
         token_ids: list[int] = encoded.ids if hasattr(encoded, "ids") else list(encoded)
         return token_ids
 
@@ -87,6 +90,47 @@ class Tokenizer:
             for written in _PUNCTUATION:
                 text = text.replace(written, written.strip())
         return text
+
+    def encode_chat(
+        self, messages: Sequence[Message], template: ChatTemplate | None = None, **variables: Any
+    ) -> list[int]:
+        """Token ids of a conversation, by the tokenizer's own chat template or another.
+
+        Parameters
+        ----------
+        messages, variables
+            As `ChatTemplate.render` takes them.
+
+        Raises
+        ------
+        RequestError
+            The tokenizer has no template, or that refuses the messages.
+        ModelError
+            As `encode`; or the template is damaged.
+        """
+        template = template or self.chat_template
+        if template is None:
+            raise RequestError(
+                "The model's tokenizer has no chat template: give the prompt as text, or name a "
+                "template."
+            )
+        # The template writes them itself.
+        return self.encode(template.render(messages, **variables), add_special_tokens=False)
+
+    def prepare(self) -> None:
+        """Read the files, if that has not been done yet.
+
+        Raises
+        ------
+        ModelError
+            As `encode`.
+        """
+        _ = self.decoding
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The template beside the tokenizer's files; None where there is none."""
+        return None if self._path.is_file() else ChatTemplate.in_directory(self._path)
 
     @cached_property
     def decoding(self) -> Decoding:

@@ -173,6 +173,16 @@ class ModelRunner:
             )
             last_token.copy_(torch.where(is_drawn, drawn.clamp(min=0), last_token))
 
+    def logits_of_step(self, states: torch.Tensor) -> torch.Tensor:
+        """Scores [N, V] of some of the states [N, E] that `decode` returned."""
+        if self.fused is not None:
+            states = self._model.final_norm(states)
+        return self._model.logits(states)
+
+    def logits_of_prompts(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Scores [N, V] of some of the states [N, E] of `ComputedPrompts`."""
+        return self._model.logits(hidden)
+
     def compute(self, plan: PrefillPlan) -> ComputedPrompts:
         """Compute the plan's chunks; `sample_prompts` takes what this returns."""
         shape = PrefillShape.of(plan, self._block_size)

@@ -6,10 +6,13 @@ request but by its row.
 
 from __future__ import annotations
 
+import numpy as np
+
 from engine.config import EngineConfig
 from engine.kv.blocks import BlockCopy
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
+from engine.scheduling.plans import DecodePlan, PrefillPlan
 from engine.scheduling.rows import Rows
 from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
@@ -18,7 +21,8 @@ from engine.worker.ahead import compile_ahead
 from engine.worker.decode_graphs import DecodeGraphs
 from engine.worker.prefill_graphs import PrefillGraphs
 from engine.worker.ranges import span
-from engine.worker.runner import ModelRunner
+from engine.worker.runner import ComputedPrompts, ModelRunner
+from engine.worker.shaper import Shaper
 
 
 class Worker:
@@ -48,6 +52,8 @@ class Worker:
     runner, decoder, prefiller
         What samples prompts, runs decode steps, and computes prompts: the runner itself, or
         replays of it.
+    shaper
+        What chooses again for requests that ask more of their logits.
     """
 
     decoder: ModelRunner | DecodeGraphs
@@ -86,6 +92,9 @@ class Worker:
             fuse=config.fuse,
             feeds_known=use_graphs,
         )
+        self.shaper = Shaper(
+            model.config.vocab_size, rows, self.rows, self.token_slots, self._staging
+        )
         self.decoder = self.prefiller = self.runner
         if use_graphs:
             compile_ahead(self.runner, max_prefill_tokens)
@@ -107,10 +116,21 @@ class Worker:
         with span("block_tables"):
             self.rows.send()
 
-    def decode(self, num_rows: int, *, is_sampled: bool) -> None:
-        """A step of rows 0 to `num_rows - 1`; with `is_sampled` some draw their tokens."""
-        decoder = self.decoder
-        budgets = decoder.budgets(num_rows) if is_sampled else None
+    def decode(self, plan: DecodePlan) -> None:
+        """A step of the plan's rows, and of those between them, which keep their state."""
+        decoder, num_rows = self.decoder, plan.num_rows
+        budgets = decoder.budgets(num_rows) if plan.is_sampled else None
         states = decoder.decode(num_rows)
         if budgets is not None:
             decoder.redraw(states, budgets)
+        if plan.shaped is not None:
+            self.shaper.choose(plan.shaped, self.runner.logits_of_step, states)
+
+    def shape_prompts(self, plan: PrefillPlan, computed: ComputedPrompts) -> None:
+        """After `sample_prompts`, choose again for the prompts that ask more of their logits."""
+        completed = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
+        shaped = [place for place, one in enumerate(completed) if one.shaping is not None]
+        if shaped:
+            rows = np.array([completed[place].row for place in shaped], np.intp)
+            places = np.array(shaped, np.int64)
+            self.shaper.choose(rows, self.runner.logits_of_prompts, computed.hidden, places)

@@ -98,8 +98,11 @@ def test_effect(name: str) -> None:
 
 def test_each_field_of_the_engines_configuration_is_a_flag() -> None:
     assert [one.name for one in fields(EngineFlags)] == [one.name for one in fields(EngineConfig)]
-    # A request draws by the seed of the engine, and its end is the workload's.
-    own = {one.name for one in fields(SamplingParams)} - {"seed", "stop_token_ids"}
+    # A request draws by the seed of the engine, and its end is the workload's. No workload asks
+    # for another choice of tokens, or for text, which engines before these cannot be asked for.
+    others = {"seed", "stop_token_ids", "stop", "min_new_tokens", "logprobs", "n", "min_p"}
+    others |= {"presence_penalty", "frequency_penalty", "repetition_penalty"}
+    own = {one.name for one in fields(SamplingParams)} - others
     assert {one.name for one in fields(SamplingFlags)} == own
 
 
