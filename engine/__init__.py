@@ -13,8 +13,9 @@ except ImportError as error:
         "an environment of its own."
     ) from error
 
+from engine.async_engine import AsyncEngine, AsyncStream
 from engine.config import EngineConfig
-from engine.engine import Engine
+from engine.engine import Engine, EngineLoad
 from engine.errors import (
     ConfigError,
     DeviceError,
@@ -37,6 +38,8 @@ from engine.text.chat import ChatTemplate
 from engine.text.tokenizer import TextStream, Tokenizer
 
 __all__ = [
+    "AsyncEngine",
+    "AsyncStream",
     "ChatTemplate",
     "Completion",
     "ConfigError",
@@ -44,6 +47,7 @@ __all__ = [
     "Engine",
     "EngineBusyError",
     "EngineConfig",
+    "EngineLoad",
     "EngineStoppedError",
     "IntegrityError",
     "KVBlockManager",

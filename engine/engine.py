@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,27 @@ from engine.worker.working_memory import working_memory
 
 Note: TypeAlias = Request | Run | int
 """A request to queue, a run whose caller has left, or the id of a request to abort."""
+
+
+class EngineLoad(NamedTuple):
+    """How busy an engine is.
+
+    Attributes
+    ----------
+    num_running, num_waiting
+        Unfinished requests that hold a row, and those that do not.
+    cache_usage
+        The share of the KV blocks that they hold, of 1.
+    num_prompt_tokens, num_cached_tokens
+        Tokens of all requests that were ever admitted, and those of them that the prefix cache had.
+    """
+
+    num_running: int
+    num_waiting: int
+    cache_usage: float
+    num_prompt_tokens: int
+    num_cached_tokens: int
+
 
 _BYTES_PER_OUTPUT_TOKEN = 12
 """A row holds each token of its output, int32, and when it was seen, float64."""
@@ -118,6 +139,18 @@ class Engine:
     def block_manager(self) -> KVBlockManager:
         """The pool of KV blocks, to look at."""
         return self._loop.blocks
+
+    @property
+    def load(self) -> EngineLoad:
+        """How busy the engine is; to be asked between steps."""
+        scheduler, num_running = self._loop.scheduler, self._loop.rows.num_taken
+        return EngineLoad(
+            num_running=num_running,
+            num_waiting=max(0, self.num_unfinished - num_running),
+            cache_usage=scheduler.num_blocks_held / self.num_kv_blocks,
+            num_prompt_tokens=scheduler.num_asked,
+            num_cached_tokens=scheduler.num_found,
+        )
 
     def submit(
         self, prompt: Prompt, params: SamplingParams | None = None, *, text: bool = False

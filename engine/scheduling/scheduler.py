@@ -64,6 +64,8 @@ class Scheduler:
     ----------
     prefill_max_tokens
         Tokens of one prefill at most.
+    num_asked, num_found
+        Tokens of all requests that were admitted, and those of them that the prefix cache had.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Scheduler:
             config.max_active_requests or config.max_batch_size, config.max_batch_size
         )
         self._num_admitted = 0
+        self.num_asked = self.num_found = 0
         # Blocks that this round's admitted requests need and have not taken: prefills take theirs
         # together when the round ends, entering requests take theirs in the next decode step.
         self._num_promised = 0
@@ -128,6 +131,8 @@ class Scheduler:
             admitted.append(request)
             request.admission_order = self._num_admitted
             self._num_admitted += 1
+            self.num_asked += request.num_known_tokens
+            self.num_found += request.num_computed
             # Decode steps compute what is left where that is little.
             uncomputed = request.num_uncomputed
             if uncomputed <= self._enter_limit:
@@ -212,6 +217,12 @@ class Scheduler:
         plan = DecodePlan(running, sampling, append.copies, is_sampled, shaped)
         self._alike = AlikeSteps.after(plan, rows, append, self.blocks.block_size)
         return plan
+
+    @property
+    def num_blocks_held(self) -> int:
+        """Blocks that unfinished requests hold; the prefix cache alone holds none for them."""
+        evictable = 0 if self.prefix_cache is None else self.prefix_cache.num_evictable
+        return self.blocks.num_blocks - self.blocks.num_free_blocks - evictable
 
     def withdraw(self, request: Request) -> None:
         """Give back what a request holds that ends early: running, prefilling or waiting."""

@@ -1,0 +1,452 @@
+"""The engine for asyncio: one thread steps it, and the event loop never waits for a step.
+
+The loop leaves notes for the thread: submit this, abort that. The thread takes them between steps,
+and posts what has arrived back to the loop, all events of a step at once. Nothing else is shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TypeAlias, TypeVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.errors import EngineStoppedError, RequestError
+from engine.requests.params import SamplingParams
+from engine.requests.request import Completion, Timeline, TokenEvent, TokenLogprobs
+from engine.requests.validation import Prompt
+from engine.text.chat import Message
+
+Result = TypeVar("Result")
+Note: TypeAlias = Callable[[Engine], None]
+
+
+class AsyncEngine:
+    """An `Engine` whose steps a thread of its own takes; its methods belong to one event loop.
+
+    `async with AsyncEngine(config) as engine` starts and closes it. Streams that are closed,
+    dropped or cancelled abort what has not finished of them.
+
+    Parameters
+    ----------
+    config
+        As of `Engine`.
+
+    Attributes
+    ----------
+    failure
+        The error that a step failed with, after which every call raises; None while all is well.
+    """
+
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        self._config = config or EngineConfig()
+        self._notes: SimpleQueue[Note | None] = SimpleQueue()
+        # Of the requests whose ends have not come; a stream that is dropped is in nobody's way.
+        self._streams: WeakValueDictionary[int, AsyncStream] = WeakValueDictionary()
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+        self._num_open = 0
+        self._engine: Engine | None = None
+        self._is_closed = False
+        self._thread: Thread | None = None
+        self.failure: BaseException | None = None
+
+    async def __aenter__(self) -> AsyncEngine:
+        """Start the engine."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the engine; what has not finished is aborted."""
+        await self.close()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, for what never changes: its tokenizer, its limits.
+
+        Raises
+        ------
+        EngineStoppedError
+            It has not been started.
+        """
+        if self._engine is None:
+            raise EngineStoppedError("The engine has not been started: await its start().")
+        return self._engine
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request would be taken."""
+        return self._engine is not None and self.failure is None and not self._is_closed
+
+    async def start(self) -> None:
+        """Build the engine in its thread.
+
+        Raises
+        ------
+        ModelError, DeviceError, ConfigError
+            As `Engine`.
+        """
+        loop = asyncio.get_running_loop()
+        built: asyncio.Future[Engine] = loop.create_future()
+        self._loop = loop
+        self._thread = Thread(target=self._run, args=(built,), name="kvtrail-engine", daemon=True)
+        self._thread.start()
+        self._engine = await built
+
+    async def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, text: bool = False
+    ) -> AsyncStream:
+        """Queue a request, or `params.n` of them; the stream of their tokens.
+
+        Parameters
+        ----------
+        prompt, params, text
+            As of `Engine.submit`.
+
+        Raises
+        ------
+        RequestError, QueueFullError, EngineStoppedError
+            As `Engine.submit`.
+        """
+        prompt = await self._ids_of(prompt)
+        stream = AsyncStream(self, 1 if params is None else getattr(params, "n", 1))
+        accepted: asyncio.Future[range] = self._loop.create_future()
+
+        def note(engine: Engine) -> None:
+            # A request whose sender has left already is not begun.
+            if accepted.cancelled():
+                return
+            try:
+                first_id = engine.submit(prompt, params, text=text)
+            except Exception as error:
+                self._post(_fail, accepted, error)
+            else:
+                self._post(self._accept, accepted, stream, first_id)
+
+        self._leave(note)
+        await accepted
+        return stream
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None
+    ) -> list[Completion]:
+        """Run one prompt to its end: as many completions as `params.n` says.
+
+        Raises
+        ------
+        RequestError, QueueFullError, EngineStoppedError
+            As `Engine.submit`.
+        """
+        submitted_s = time.perf_counter()
+        prompt = await self._ids_of(prompt)
+        async with await self.submit(prompt, params) as stream:
+            answers = {request_id: _Answer() for request_id in stream.request_ids}
+            async for event in stream:
+                answers[event.request_id].add(event)
+        reports = params is not None and params.logprobs is not None
+        prompt_ids = [int(one) for one in prompt]
+        return [
+            one.completion(self.engine, prompt_ids, submitted_s, reports=reports)
+            for one in answers.values()
+        ]
+
+    async def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None
+    ) -> Completion:
+        """The answer to a conversation, as `Engine.chat`."""
+        tokenizer = self.engine.tokenizer
+        if tokenizer is None:
+            raise RequestError("The conversation is text, but the model has no tokenizer.")
+        if params is not None and getattr(params, "n", 1) != 1:
+            raise RequestError(f"n is {params.n}, but chat gives one answer.")
+        prompt = await asyncio.to_thread(tokenizer.encode_chat, messages)
+        return (await self.generate(prompt, params))[0]
+
+    async def ask(self, question: Callable[[Engine], Result]) -> Result:
+        """What a question to the engine, such as of its load, returns between two steps."""
+        answer: asyncio.Future[Result] = self._loop.create_future()
+
+        def note(engine: Engine) -> None:
+            try:
+                result = question(engine)
+            except Exception as error:
+                self._post(_fail, answer, error)
+            else:
+                self._post(_settle, answer, result)
+
+        self._leave(note)
+        return await answer
+
+    async def drain(self) -> None:
+        """Wait until no request is unfinished, those of closed streams included."""
+        await self._at_rest.wait()
+
+    async def close(self) -> None:
+        """Stop the thread and the engine; what has not finished is dropped. A second call waits."""
+        self._is_closed = True
+        self._break(EngineStoppedError("This engine has stopped: it was closed."))
+        self._notes.put(None)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    async def _ids_of(self, prompt: Prompt) -> Prompt:
+        """Token ids of a text; long ones would hold up all other streams of this loop."""
+        tokenizer = self.engine.tokenizer
+        if not isinstance(prompt, str) or tokenizer is None:
+            return prompt
+        return await asyncio.to_thread(tokenizer.encode, prompt)
+
+    def _leave(self, note: Note) -> None:
+        if self.failure is not None:
+            raise EngineStoppedError(f"This engine has stopped: {self.failure}") from self.failure
+        if self._is_closed:
+            raise EngineStoppedError("This engine has stopped: it was closed.")
+        self._notes.put(note)
+
+    # What the loop does when the thread posts it.
+
+    def _accept(self, accepted: asyncio.Future[range], stream: AsyncStream, first_id: int) -> None:
+        stream.request_ids = range(first_id, first_id + stream.num_open)
+        self._num_open += stream.num_open
+        self._at_rest.clear()
+        if accepted.done():
+            # Its sender left meanwhile.
+            stream.close()
+            return
+        for request_id in stream.request_ids:
+            self._streams[request_id] = stream
+        accepted.set_result(stream.request_ids)
+
+    def _deliver(self, events: Sequence[TokenEvent]) -> None:
+        streams = self._streams
+        for event in events:
+            stream = streams.get(event.request_id)
+            if stream is not None:
+                stream.put(event)
+            if event.finish_reason is not None:
+                streams.pop(event.request_id, None)
+                self._num_open -= 1
+        if not self._num_open:
+            self._at_rest.set()
+
+    def _break(self, error: BaseException) -> None:
+        """Let all open streams fail."""
+        for stream in list(self._streams.values()):
+            stream.fail(error)
+        self._streams.clear()
+        self._num_open = 0
+        self._at_rest.set()
+
+    def _stop(self, error: BaseException) -> None:
+        self.failure = error
+        self._break(error)
+
+    def abort(self, request_ids: Sequence[int]) -> None:
+        """Abort what has not finished of them, soon; from any thread."""
+
+        def note(engine: Engine) -> None:
+            for request_id in request_ids:
+                engine.abort(request_id)
+
+        self._notes.put(note)
+
+    def _post(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            # The loop has ended, and with it whoever would have read this.
+            self._notes.put(None)
+
+    # The thread.
+
+    def _run(self, built: asyncio.Future[Engine]) -> None:
+        try:
+            engine = Engine(self._config)
+        except BaseException as error:
+            self._post(_fail, built, error)
+            return
+        self._post(_settle, built, engine)
+        try:
+            while self._take_notes(engine):
+                if engine.has_unfinished and (events := engine.step()):
+                    self._post(self._deliver, events)
+            engine.close()
+        except BaseException as error:
+            self._post(self._stop, error)
+            self._refuse_notes(engine)
+
+    def _refuse_notes(self, engine: Engine) -> None:
+        """Let those who left a note read the engine's refusal."""
+        while (note := self._notes.get()) is not None:
+            with suppress(EngineStoppedError):
+                note(engine)
+
+    def _take_notes(self, engine: Engine) -> bool:
+        """Do what the notes say, and wait for one where there is nothing to step; False at last."""
+        is_idle = not engine.has_unfinished
+        while True:
+            try:
+                note = self._notes.get(block=is_idle)
+            except Empty:
+                return True
+            if note is None:
+                return False
+            note(engine)
+            is_idle = False
+
+
+class AsyncStream(AsyncIterator[TokenEvent]):
+    """The events of one submitted prompt; `AsyncEngine.submit` makes it.
+
+    Attributes
+    ----------
+    request_ids
+        Of its requests, in order.
+    num_open
+        Requests of which more will come.
+    """
+
+    def __init__(self, engine: AsyncEngine, num_open: int) -> None:
+        self._engine = engine
+        self._events: deque[TokenEvent] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+        self.request_ids = range(0)
+        self.num_open = num_open
+
+    async def __aenter__(self) -> AsyncStream:
+        """Itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    async def __anext__(self) -> TokenEvent:
+        """The next event.
+
+        Raises
+        ------
+        EngineStoppedError
+            The engine was closed.
+        BaseException
+            What a step failed with.
+        """
+        if not await self._have_come():
+            raise StopAsyncIteration
+        return self._events.popleft()
+
+    async def take(self) -> list[TokenEvent]:
+        """All events that have come since the last call, at least one; none at the end.
+
+        Raises
+        ------
+        EngineStoppedError, BaseException
+            As the next event.
+        """
+        await self._have_come()
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def close(self) -> None:
+        """Abort what has not finished; what has not been taken is dropped."""
+        self._events.clear()
+        if self.num_open and self._error is None:
+            self.num_open = 0
+            self._engine.abort(self.request_ids)
+
+    def __del__(self) -> None:
+        """Close what is dropped."""
+        self.close()
+
+    def put(self, event: TokenEvent) -> None:
+        """Add an event; after the stream was closed there is nobody to take it."""
+        if not self.num_open:
+            return
+        self._events.append(event)
+        if event.finish_reason is not None:
+            self.num_open -= 1
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error, once what has come is taken."""
+        self.num_open = 0
+        self._error = error
+        self._wake()
+
+    async def _have_come(self) -> bool:
+        """Wait for an event; False where none comes any more."""
+        while not self._events:
+            if self._error is not None:
+                raise self._error
+            if not self.num_open:
+                return False
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return True
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Answer:
+    """The events of one request, gathered."""
+
+    def __init__(self) -> None:
+        self._token_ids: list[int] = []
+        self._times: list[float] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._texts: list[str] = []
+        self._last: TokenEvent | None = None
+
+    def add(self, event: TokenEvent) -> None:
+        """Take in one event, in order."""
+        self._last = event
+        if event.token_id is not None:
+            self._token_ids.append(event.token_id)
+            self._times.append(event.time_s)
+        if event.logprobs is not None:
+            self._logprobs.append(event.logprobs)
+        if event.text is not None:
+            self._texts.append(event.text)
+
+    def completion(
+        self, engine: Engine, prompt_ids: list[int], submitted_s: float, *, reports: bool
+    ) -> Completion:
+        """All of it; the last event has come."""
+        if self._last is None or self._last.finish_reason is None:
+            raise ValueError("The request has not finished.")
+        text = None
+        if self._last.text is not None:
+            text = "".join(self._texts)
+        elif engine.tokenizer is not None:
+            text = engine.tokenizer.decode(self._token_ids)
+        return Completion(
+            prompt_ids=prompt_ids,
+            token_ids=self._token_ids,
+            text=text,
+            finish_reason=self._last.finish_reason,
+            timeline=Timeline(submitted_s, np.array(self._times, np.float64)),
+            logprobs=self._logprobs if reports else None,
+        )
+
+
+def _settle(future: asyncio.Future[Result], result: Result) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Result], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
