@@ -27,6 +27,9 @@ from engine.requests.validation import Prompt
 from engine.text.chat import Message
 
 Result = TypeVar("Result")
+_SHORT_TEXT = 2000
+"""Characters that are encoded in less time than a thread takes to begin."""
+
 Note: TypeAlias = Callable[[Engine], None]
 
 
@@ -117,8 +120,17 @@ class AsyncEngine:
         RequestError, QueueFullError, EngineStoppedError
             As `Engine.submit`.
         """
-        prompt = await self._ids_of(prompt)
-        stream = AsyncStream(self, 1 if params is None else getattr(params, "n", 1))
+        return await self.submit_all([await self.encode(prompt)], params, text=text)
+
+    async def submit_all(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        text: bool = False,
+    ) -> AsyncStream:
+        """As `Engine.submit_all`; one stream of the tokens of all requests."""
+        stream = AsyncStream(self)
         accepted: asyncio.Future[range] = self._loop.create_future()
 
         def note(engine: Engine) -> None:
@@ -126,11 +138,11 @@ class AsyncEngine:
             if accepted.cancelled():
                 return
             try:
-                first_id = engine.submit(prompt, params, text=text)
+                request_ids = engine.submit_all(prompts, params, text=text)
             except Exception as error:
                 self._post(_fail, accepted, error)
             else:
-                self._post(self._accept, accepted, stream, first_id)
+                self._post(self._accept, accepted, stream, request_ids)
 
         self._leave(note)
         await accepted
@@ -147,7 +159,7 @@ class AsyncEngine:
             As `Engine.submit`.
         """
         submitted_s = time.perf_counter()
-        prompt = await self._ids_of(prompt)
+        prompt = await self.encode(prompt)
         async with await self.submit(prompt, params) as stream:
             answers = {request_id: _Answer() for request_id in stream.request_ids}
             async for event in stream:
@@ -193,34 +205,50 @@ class AsyncEngine:
     async def close(self) -> None:
         """Stop the thread and the engine; what has not finished is dropped. A second call waits."""
         self._is_closed = True
-        self._break(EngineStoppedError("This engine has stopped: it was closed."))
+        self._break(_closed())
         self._notes.put(None)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def _ids_of(self, prompt: Prompt) -> Prompt:
-        """Token ids of a text; long ones would hold up all other streams of this loop."""
+    async def encode(self, prompt: Prompt) -> Prompt:
+        """Token ids of a text; a prompt of ids as it is.
+
+        Raises
+        ------
+        RequestError, ModelError
+            As `Tokenizer.encode`.
+        """
         tokenizer = self.engine.tokenizer
         if not isinstance(prompt, str) or tokenizer is None:
             return prompt
+        if len(prompt) <= _SHORT_TEXT:
+            return tokenizer.encode(prompt)
+        # It would hold up all other streams of this loop.
         return await asyncio.to_thread(tokenizer.encode, prompt)
 
     def _leave(self, note: Note) -> None:
         if self.failure is not None:
             raise EngineStoppedError(f"This engine has stopped: {self.failure}") from self.failure
         if self._is_closed:
-            raise EngineStoppedError("This engine has stopped: it was closed.")
+            raise _closed()
         self._notes.put(note)
 
     # What the loop does when the thread posts it.
 
-    def _accept(self, accepted: asyncio.Future[range], stream: AsyncStream, first_id: int) -> None:
-        stream.request_ids = range(first_id, first_id + stream.num_open)
-        self._num_open += stream.num_open
-        self._at_rest.clear()
+    def _accept(
+        self, accepted: asyncio.Future[range], stream: AsyncStream, request_ids: range
+    ) -> None:
+        stream.request_ids, stream.num_open = request_ids, len(request_ids)
+        self._num_open += len(request_ids)
+        if request_ids:
+            self._at_rest.clear()
         if accepted.done():
             # Its sender left meanwhile.
             stream.close()
+            return
+        if self._is_closed:
+            self._break(_closed())
+            accepted.set_exception(_closed())
             return
         for request_id in stream.request_ids:
             self._streams[request_id] = stream
@@ -305,7 +333,7 @@ class AsyncEngine:
 
 
 class AsyncStream(AsyncIterator[TokenEvent]):
-    """The events of one submitted prompt; `AsyncEngine.submit` makes it.
+    """The events of what was submitted at once; `AsyncEngine.submit` makes it.
 
     Attributes
     ----------
@@ -315,13 +343,13 @@ class AsyncStream(AsyncIterator[TokenEvent]):
         Requests of which more will come.
     """
 
-    def __init__(self, engine: AsyncEngine, num_open: int) -> None:
+    def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._events: deque[TokenEvent] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
         self.request_ids = range(0)
-        self.num_open = num_open
+        self.num_open = 0
 
     async def __aenter__(self) -> AsyncStream:
         """Itself."""
@@ -364,6 +392,7 @@ class AsyncStream(AsyncIterator[TokenEvent]):
         if self.num_open and self._error is None:
             self.num_open = 0
             self._engine.abort(self.request_ids)
+            self._wake()
 
     def __del__(self) -> None:
         """Close what is dropped."""
@@ -440,6 +469,10 @@ class _Answer:
             timeline=Timeline(submitted_s, np.array(self._times, np.float64)),
             logprobs=self._logprobs if reports else None,
         )
+
+
+def _closed() -> EngineStoppedError:
+    return EngineStoppedError("This engine has stopped: it was closed.")
 
 
 def _settle(future: asyncio.Future[Result], result: Result) -> None:

@@ -23,7 +23,7 @@ from engine.requests.params import SamplingParams
 from engine.requests.request import Completion, Request, Shaping, TokenEvent
 from engine.requests.run import Run, TokenStream
 from engine.requests.token_batch import TokenBatch
-from engine.requests.validation import Intake, Prompt, choices_of
+from engine.requests.validation import CheckedPrompt, Intake, Prompt, choices_of
 from engine.running.step_loop import StepLoop
 from engine.running.threads import set_threads
 from engine.running.turn import Turn
@@ -152,6 +152,10 @@ class Engine:
             num_cached_tokens=scheduler.num_found,
         )
 
+    def room_after(self, num_tokens: int) -> int:
+        """New tokens that a prompt of so many may have at most; below 1 where it is too long."""
+        return min(self.max_model_len, self.num_kv_blocks * self.config.block_size) + 1 - num_tokens
+
     def submit(
         self, prompt: Prompt, params: SamplingParams | None = None, *, text: bool = False
     ) -> int:
@@ -181,21 +185,27 @@ class Engine:
             When the engine has stopped.
         """
         submitted_s = time.perf_counter()
-        choices = choices_of(*self._intake.check(prompt, params))
-        self._require_tokenizer(text)
-        limit = self.config.max_inflight_requests
-        if limit is not None and len(choices) > limit:
-            raise RequestError(f"n is {len(choices)}, but max_inflight_requests is {limit}.")
-        if limit is not None and self.num_unfinished + len(choices) > limit:
-            raise QueueFullError(
-                f"{self.num_unfinished} requests are unfinished and max_inflight_requests is "
-                f"{limit}: submit again when one has finished."
-            )
-        first_id = self._take_ids(len(choices))
-        for request_id, (prompt_ids, one) in enumerate(choices, first_id):
-            request = self._make_request(request_id, prompt_ids, one, submitted_s, text)
-            self._turn.note(request)
-        return first_id
+        checked = choices_of(*self._intake.check(prompt, params))
+        return self._submit(checked, submitted_s, text=text)
+
+    def submit_all(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        text: bool = False,
+    ) -> range:
+        """As `submit` for each prompt, with one `params` for all or one for each; all their ids.
+
+        Raises
+        ------
+        RequestError, QueueFullError, EngineStoppedError
+            As `submit`; one refusal refuses them all, and nothing is changed.
+        """
+        submitted_s = time.perf_counter()
+        checked = self._intake.check_all(prompts, params)
+        first_id = self._submit(checked, submitted_s, text=text)
+        return range(first_id, first_id + len(checked))
 
     def step(self) -> list[TokenEvent]:
         """Launch what can run and return the tokens that have arrived, in order of arrival.
@@ -359,6 +369,22 @@ class Engine:
         submitted_s = time.perf_counter()
         checked = deque(self._intake.check_all(prompts, params))
         return Run(checked, submitted_s, keeps_events, writes_text)
+
+    def _submit(self, checked: list[CheckedPrompt], submitted_s: float, *, text: bool) -> int:
+        self._require_tokenizer(text)
+        limit, count = self.config.max_inflight_requests, len(checked)
+        if limit is not None and count > limit:
+            raise RequestError(f"{count} answers are asked for; {limit} may be unfinished at once.")
+        if limit is not None and self.num_unfinished + count > limit:
+            raise QueueFullError(
+                f"{self.num_unfinished} requests are unfinished and max_inflight_requests is "
+                f"{limit}: submit again when one has finished."
+            )
+        first_id = self._take_ids(count)
+        for request_id, (prompt_ids, params) in enumerate(checked, first_id):
+            request = self._make_request(request_id, prompt_ids, params, submitted_s, text)
+            self._turn.note(request)
+        return first_id
 
     def _require_tokenizer(self, text: bool) -> None:
         if text:

@@ -25,6 +25,7 @@ ends and command."""
 COMMITS = "Compare commits"
 RESULTS = "Keep a history"
 ENGINE = "Measure kvtrail's engine"
+SERVING = "Use kvtrail's engine"
 LAB = "Develop kvtrail"
 
 EXAMPLES = {
@@ -57,6 +58,10 @@ EXAMPLES = {
     "headline": ("headline --quick --output figures.json",),
     "peers": ("peers --quick --peer transformers-static",),
     "profile": ("profile --quick",),
+    "serve": (
+        "serve Qwen/Qwen3-0.6B --port 8000",
+        "serve ./my-model --max-model-len 8192 --served-model-name mine",
+    ),
     "ladder": ("lab ladder --quick",),
 }
 """What follows `kvtrail`, by the command's name. Behind a # stands what it does."""
@@ -192,6 +197,7 @@ COMMANDS = (
     Command("headline", "cli.run:headline", ENGINE),
     Command("peers", "cli.peers:peers", ENGINE),
     Command("profile", "cli.profile:run", ENGINE),
+    Command("serve", "cli.serve:serve", SERVING, is_for_any=True),
     Command("ladder", "studies.ladder.command:run", LAB),
 )
 """In the order of the help: users' commands first, and `lab VERB` last."""

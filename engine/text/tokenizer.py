@@ -27,6 +27,13 @@ _BYTE = re.compile(r"<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
 _TOKEN_BY_TOKEN = ("Metaspace", "WordPiece", "Replace", "Strip", "ByteFallback")
 """Steps of a decoder that look at a token, whether another came before, and runs of bytes."""
 
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+_OTHERS = (one for one in range(256) if one not in _PRINTABLE)
+_BYTES_OF_LETTERS = {chr(one): one for one in _PRINTABLE} | {
+    chr(256 + place): one for place, one in enumerate(_OTHERS)
+}
+"""Byte-level tokens are written in letters that each stand for a byte."""
+
 _PUNCTUATION = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 """Loses its blanks where a tokenizer cleans up, in this order."""
 
@@ -131,6 +138,21 @@ class Tokenizer:
     def chat_template(self) -> ChatTemplate | None:
         """The template beside the tokenizer's files; None where there is none."""
         return None if self._path.is_file() else ChatTemplate.in_directory(self._path)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token by itself stands for, special ones too; bytes may be half a character."""
+        (token_id,) = _checked_ids([token_id])
+        decoding = self.decoding
+        token = decoding.token_of(token_id)
+        if token is None:
+            return b""
+        if decoding.has_byte_tokens and _BYTE.fullmatch(token):
+            return bytes([int(token[1:-1], 16)])
+        if decoding.kind == "bytes" and all(one in _BYTES_OF_LETTERS for one in token):
+            return bytes(_BYTES_OF_LETTERS[one] for one in token)
+        if decoding.kind == "bytes":
+            return token.encode()
+        return self.decode([token_id], skip_special_tokens=False).encode()
 
     @cached_property
     def decoding(self) -> Decoding:

@@ -299,6 +299,6 @@ def test_text_without_a_tokenizer_is_refused(make_engine):
 
 def test_more_answers_than_may_be_unfinished_are_refused(make_engine):
     engine = make_engine(max_inflight_requests=4)
-    with pytest.raises(RequestError, match="n is 5"):
+    with pytest.raises(RequestError, match="5 answers are asked for; 4 may"):
         engine.submit([1], SamplingParams(n=5))
     assert not engine.has_unfinished

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tokenizers
+from tokenizer_formats import FORMATS, byte_level
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from engine.errors import ModelError, RequestError
@@ -410,3 +411,18 @@ def test_a_long_stream_costs_no_more_per_token(of_bytes, directory, monkeypatch,
         stream.push(token_id)
     assert max(lengths) < 5
     assert len(lengths) <= 3 * len(token_ids)
+
+
+def test_a_token_alone_stands_for_its_bytes(tmp_path):
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    for text in ("naïve 🦊", " the fox", "<|endoftext|>", "<call>"):
+        told = b"".join(map(tokenizer.token_bytes, tokenizer.encode(text)))
+        assert told == text.encode()
+    assert tokenizer.token_bytes(10**6) == b""
+
+
+def test_a_token_may_be_a_byte(tmp_path):
+    FORMATS["gemma"]().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path)
+    assert b"".join(map(tokenizer.token_bytes, tokenizer.encode("the🦊")[1:])) == "the🦊".encode()

@@ -1,0 +1,363 @@
+"""What clients do to a server: crowds, slow and vanishing readers, broken requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
+from threading import Event, Thread
+
+import pytest
+from served import (
+    AT_REST,
+    GAUGES,
+    Exchange,
+    Served,
+    exchange,
+    request_bytes,
+    served_here,
+    streamed_text,
+)
+from soak import Soak, soak
+
+from engine import ConfigError, Engine, async_engine
+from engine.serving.options import ServerOptions
+
+prepare = pytest.importorskip("engine.serving.server", exc_type=ModuleNotFoundError).prepare
+
+BODY = {"model": "tiny", "prompt": "the fox", "temperature": 0, "ignore_eos": True}
+
+
+def test_a_thousand_connections_at_once_are_all_answered(served):
+    """More than the batch holds, and more than a process has files by default."""
+    connected = 0
+
+    async def ask(place, together):
+        nonlocal connected
+        reader, writer = await asyncio.open_connection(served.host, served.port)
+        connected += 1
+        if connected == 1000:
+            together.set()
+        await together.wait()
+        writer.write(request_bytes("/v1/completions", {**BODY, "max_tokens": 2 + place % 3}))
+        made = Exchange(reader, writer)
+        await made.read_head()
+        told = json.loads(await made.body())
+        writer.close()
+        return told["usage"]["completion_tokens"] if "usage" in told else told
+
+    async def ask_all():
+        together = asyncio.Event()
+        return await asyncio.gather(*(ask(place, together) for place in range(1000)))
+
+    assert asyncio.run(ask_all()) == [2 + place % 3 for place in range(1000)]
+    served.wait_until_at_rest()
+
+
+def test_a_slow_reader_gets_all_of_it_and_holds_up_nobody(served):
+    body = {**BODY, "max_tokens": 200}
+
+    async def read_all():
+        quick = await streamed_text(served, body)
+        slow = asyncio.create_task(streamed_text(served, body, pause_s=0.005))
+        others = await asyncio.gather(*(streamed_text(served, body) for _ in range(3)))
+        return {quick, await slow, *others}
+
+    assert len(asyncio.run(read_all())) == 1
+
+
+def test_who_reads_nothing_does_not_stop_the_engine(served):
+    """Its answer is made, and waits for it."""
+
+    async def check():
+        body = {**BODY, "max_tokens": 400, "n": 8, "stream": True, "logprobs": 20}
+        async with exchange(served, "/v1/completions", body, limit=1024):
+            await asyncio.to_thread(served.wait_until_at_rest)
+            await streamed_text(served, {**BODY, "max_tokens": 5})
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_who_vanishes_gives_all_blocks_back(served, is_streamed):
+    made_before = served.metrics()["generation_tokens_total"]
+
+    async def leave(place):
+        body = {**BODY, "max_tokens": 480, "stream": is_streamed}
+        if not is_streamed:
+            _, writer = await asyncio.open_connection(served.host, served.port)
+            writer.write(request_bytes("/v1/completions", body))
+            await writer.drain()
+            await asyncio.sleep(0.2)
+            writer.transport.abort()
+            return
+        async with exchange(served, "/v1/completions", body) as made:
+            events = made.events()
+            for _ in range(1 + place % 3):
+                await anext(events)
+            made.vanish()
+
+    async def leave_all():
+        await asyncio.gather(*map(leave, range(24)))
+
+    asyncio.run(leave_all())
+    served.wait_until_at_rest()
+    assert served.metrics()["generation_tokens_total"] - made_before < 24 * 480
+
+
+def test_half_a_request_disturbs_nobody(served):
+    whole = request_bytes("/v1/completions", {**BODY, "max_tokens": 3})
+    halves = []
+    for length in (3, len(whole) // 3, len(whole) - 5):
+        connection = socket.create_connection((served.host, served.port))
+        connection.sendall(whole[:length])
+        halves.append(connection)
+    assert served.post("/v1/completions", {**BODY, "max_tokens": 3})[0] == 200
+    # One of them comes to its end after all; the others vanish.
+    halves[-1].sendall(whole[-5:])
+    assert halves[-1].recv(15).endswith(b"200 OK")
+    for connection in halves:
+        connection.close()
+    served.wait_until_at_rest()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"", 400, "no JSON"),
+        (b'{"prompt": "x"', 400, "no JSON"),
+        (b"\xff\xfe", 400, "no JSON"),
+        (b'{"prompt": ' + b"[" * 100_000, 400, "no JSON"),
+        (b"[]", 422, "does not fit"),
+        (b"{}", 422, "prompt"),
+        (b'{"prompt": null}', 422, "prompt must be"),
+        (b'{"prompt": "\\ud800"}', 400, "no JSON"),
+        (b'{"prompt": "x", "n": 1000}', 400, "n is 1000"),
+        (b'{"prompt": "x", "max_tokens": 1e3}', 422, "max_tokens"),
+        (b'{"prompt": [1, true]}', 422, "prompt must be"),
+        (b'{"prompt": [-1]}', 400, "not in the vocabulary"),
+        (b'{"prompt": [99999999999999999999]}', 400, "vocabulary"),
+    ],
+    ids=lambda one: repr(one)[:40],
+)
+def test_bad_bodies_are_refused_in_openais_shape(served, body, status, said):
+    got, told, _ = served.post("/v1/completions", body)
+    assert (got, set(told["error"])) == (status, {"message", "type", "param", "code"})
+    assert said in told["error"]["message"]
+
+
+def test_a_body_that_is_too_long_is_refused_before_it_is_read(served):
+    with socket.create_connection((served.host, served.port)) as connection:
+        length = 33 << 20
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
+        )
+        sent, piece = 0, b" " * (1 << 20)
+        try:
+            while sent < length:
+                connection.sendall(piece)
+                sent += len(piece)
+        except OSError:
+            pass
+        assert connection.recv(64).startswith(b"HTTP/1.1 413 ")
+
+
+def test_unknown_places_and_methods_are_refused(served):
+    status, told, _ = served.post("/v1/embeddings", {})
+    assert (status, told["error"]["type"]) == (404, "not_found_error")
+    status, told, _ = served.post("/health", {})
+    assert (status, told["error"]["type"]) == (405, "invalid_request_error")
+
+
+def test_overload_is_refused_and_what_was_taken_is_answered(checkpoint):
+    """The queue is bound: who comes too much is told to come again."""
+    options = {"served_model_name": "tiny", "max_inflight_requests": 6, "max_batch_size": 2}
+    body = {**BODY, "max_tokens": 100}
+    with served_here(checkpoint, **options) as served, ThreadPoolExecutor(12) as pool:
+        served.wait_until_ready()
+        asked = [pool.submit(served.post, "/v1/completions", body) for _ in range(12)]
+        replies = [one.result() for one in asked]
+        statuses = [status for status, _, _ in replies]
+        assert set(statuses) == {200, 429}
+        assert statuses.count(200) >= 6
+        for status, told, headers in replies:
+            if status == 429:
+                assert told["error"]["type"] == "rate_limit_error"
+                assert headers["Retry-After"] == "1"
+            else:
+                assert told["usage"]["completion_tokens"] == 100
+        served.wait_until_at_rest()
+        status, told, _ = served.post("/v1/completions", {**BODY, "n": 7, "max_tokens": 2})
+        assert (status, told["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_a_key_is_asked_for_where_there_is_one(checkpoint):
+    with served_here(checkpoint, served_model_name="tiny", api_key="sëcret") as served:
+        served.wait_until_ready()
+        body = {**BODY, "max_tokens": 2}
+        assert served.post("/v1/completions", body)[0] == 401
+        wrong = {"Authorization": "Bearer other"}
+        assert served.post("/v1/completions", body, wrong)[0] == 401
+        right = {"Authorization": "Bearer sëcret".encode().decode("latin-1")}
+        assert served.post("/v1/completions", body, right)[0] == 200
+        assert json.loads(served.get("/health")) == {"status": "ok"}
+        assert served.metrics()["requests_running"] == 0
+
+
+def test_requests_are_told_to_wait_while_the_model_is_loaded(checkpoint, monkeypatch):
+    may_load = Event()
+
+    def slow(*arguments):
+        may_load.wait(timeout=60)
+        return Engine(*arguments)
+
+    monkeypatch.setattr(async_engine, "Engine", slow)
+    with served_here(checkpoint, served_model_name="tiny") as served:
+        status, told, headers = served.post("/v1/completions", {**BODY, "max_tokens": 1})
+        assert (status, told["error"]["code"], headers["Retry-After"]) == (503, "loading", "1")
+        assert "requests_running" not in served.metrics()
+        may_load.set()
+        served.wait_until_ready()
+        assert served.post("/v1/completions", {**BODY, "max_tokens": 1})[0] == 200
+
+
+def test_an_engine_that_fails_ends_the_server(checkpoint, monkeypatch):
+    """A supervisor starts another one; its clients are told."""
+
+    def fail(*_):
+        raise RuntimeError("the device is gone")
+
+    server, listener = prepare(ServerOptions(str(checkpoint), port=0, served_model_name="tiny"))
+    thread = Thread(target=server.run, args=([listener],))
+    thread.start()
+    served = Served(None, *listener.getsockname()[:2], StringIO())
+    try:
+        served.wait_until_ready()
+        monkeypatch.setattr(Engine, "step", fail)
+        status, told, _ = served.post("/v1/completions", {**BODY, "max_tokens": 5})
+        assert (status, told["error"]["type"]) == (500, "server_error")
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+        assert "device is gone" in str(server.failure)
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)],
+    ids=lambda one: one.name,
+)
+def test_a_signal_lets_answers_come_to_their_ends(checkpoint, way):
+    with Served.start(checkpoint, "--served-model-name", "tiny") as served:
+
+        async def ask():
+            async with exchange(
+                served, "/v1/completions", {**BODY, "max_tokens": 300, "stream": True}
+            ) as made:
+                events = made.events()
+                got = [await anext(events)]
+                served.process.send_signal(way)
+                got += [event async for event in events]
+            return got
+
+        got = asyncio.run(ask())
+        assert got[-1] == "[DONE]"
+        assert got[-2]["choices"][0]["finish_reason"] == "length"
+        assert served.process.wait(timeout=60) == 0
+        assert "Traceback" not in served.said()
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((served.host, served.port))
+
+
+@pytest.mark.thorough
+def test_a_second_signal_breaks_answers_off(checkpoint):
+    with Served.start(checkpoint, "--served-model-name", "tiny") as served:
+
+        async def ask():
+            body = {**BODY, "max_tokens": 480, "n": 16, "stream": True}
+            async with exchange(served, "/v1/completions", body) as made:
+                await anext(made.events())
+                served.process.send_signal(signal.SIGTERM)
+                await asyncio.sleep(0.3)
+                served.process.send_signal(signal.SIGTERM)
+                assert await asyncio.to_thread(served.process.wait, 60) == 0
+
+        asyncio.run(ask())
+
+
+def test_a_port_that_is_taken_is_named(checkpoint):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"Cannot listen on 127\.0\.0\.1, port {port}"):
+            prepare(ServerOptions(str(checkpoint), port=port))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["random:nothing"], 1, "nothing"),
+        (["random:gpt2-tiny", "--dtype", "int8"], 2, "dtype is 'int8'"),
+        (["random:gpt2-tiny", "--chat-template", "/nowhere"], 2, "cannot be read"),
+        (["random:gpt2-tiny", "--bogus", "1"], 2, "unrecognized arguments: --bogus"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_served_is_said(options, code, said):
+    command = [sys.executable, "-m", "engine.serving", *options, "--port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == code, ended.stderr
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_metrics_count_what_was_served(served):
+    before = served.metrics()
+    body = {**BODY, "prompt": "to be, or not to be", "max_tokens": 9}
+    for _ in range(2):
+        served.post("/v1/completions", body)
+    after = served.metrics()
+    grown = {name: after[name] - before.get(name, 0.0) for name in after}
+    assert grown["generation_tokens_total"] == 18
+    assert grown["time_to_first_token_seconds_count"] == 2
+    assert grown["inter_token_latency_seconds_count"] == 16
+    assert grown['requests_total{finished="length"}'] == 2
+    assert grown["prefix_hit_tokens_total"] > 0
+    assert {name: after[name] for name in GAUGES} == AT_REST
+    buckets = [
+        value for name, value in after.items() if name.startswith("time_to_first_token_seconds_b")
+    ]
+    assert buckets == sorted(buckets)
+
+
+@pytest.mark.thorough
+def test_thousands_of_requests_leave_nothing_behind(checkpoint):
+    """One in five is left by its client."""
+    with Served.start(
+        checkpoint, "--served-model-name", "tiny", "--max-batch-size", "32"
+    ) as served:
+        done = soak(served, "tiny", 3000, most_tokens=24)
+    assert done.faults == []
+    assert done.seen.total() == 3000
+    assert 400 < done.seen["left"] < 800
+
+
+def test_a_soak_sees_what_is_lost(served, monkeypatch):
+    """Some requests, and then a server that ends a stream too early."""
+    done = soak(served, "tiny", 60, concurrency=12, most_tokens=12)
+    assert done.faults == []
+    assert done.seen.keys() == {"whole", "left"}
+
+    async def short(self, made):
+        return await Soak._streamed_to_the_end(self, made) - 1
+
+    monkeypatch.setattr(Soak, "_streamed_to_the_end", Soak._streamed, raising=False)
+    monkeypatch.setattr(Soak, "_streamed", short)
+    assert "tokens were asked for" in soak(served, "tiny", 10, most_tokens=4).faults[0]
