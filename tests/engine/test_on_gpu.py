@@ -316,3 +316,55 @@ def test_an_earlier_engine_that_is_garbage_spoils_no_capture(prompts, on_the_cpu
         assert _outputs(engine, prompts) == on_the_cpu
     finally:
         gc.set_threshold(*thresholds)
+
+
+SHAPED = [
+    PARAMS,
+    SamplingParams(24, ignore_eos=True, presence_penalty=1.0, frequency_penalty=0.5),
+    SamplingParams(24, ignore_eos=True, repetition_penalty=1.3, logprobs=3),
+    SamplingParams(24, ignore_eos=True, logprobs=0),
+]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"decode": "graph"}, {"decode": "eager"}, {"decode": "graph", "num_kv_blocks": 15}],
+    ids=str,
+)
+def test_tokens_chosen_again_equal_the_cpus(prompts, options):
+    """Steps run ahead of the host: what a row has said is counted on the device."""
+    each = [SHAPED[place % 4] for place in range(len(prompts))]
+    on_the_cpu = Engine(EngineConfig(device="cpu", block_size=16, max_batch_size=16))
+    expected = on_the_cpu.generate(prompts, each)
+    on_the_gpu = _engine(**options)
+    for _ in range(2):
+        made = on_the_gpu.generate(prompts, each)
+        assert [one.token_ids for one in made] == [one.token_ids for one in expected]
+        for one, other in zip(made, expected, strict=True):
+            told = [entry.logprob for entry in one.logprobs or ()]
+            assert told == pytest.approx(
+                [entry.logprob for entry in other.logprobs or ()], abs=1e-2
+            )
+    on_the_gpu.check_integrity()
+
+
+def test_draws_chosen_again_are_the_same_captured_and_launched(prompts):
+    params = SamplingParams(24, 1.2, seed=3, ignore_eos=True, min_p=0.02, presence_penalty=0.5)
+    replaying, launching = (_engine(decode=mode) for mode in ("graph", "eager"))
+    assert _outputs(replaying, prompts, params) == _outputs(launching, prompts, params)
+
+
+def test_a_stop_string_ends_requests_whose_steps_run_ahead(tmp_path):
+    from speaking_checkpoints import save_speaking
+
+    save_speaking(tmp_path)
+    engine = _engine(model=tmp_path)
+    (whole,) = engine.generate(["the fox"], SamplingParams(60, ignore_eos=True))
+    stop = whole.text[20:23]
+    params = SamplingParams(60, ignore_eos=True, stop=stop)
+    for _ in range(3):
+        (completion,) = engine.generate(["the fox"], params)
+        assert completion.text == whole.text[: whole.text.index(stop)]
+        assert completion.finish_reason == "stop"
+    engine.check_integrity()
+    assert engine.load[:3] == (0, 0, 0.0)
