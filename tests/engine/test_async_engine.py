@@ -99,9 +99,40 @@ def test_the_loop_does_not_wait_for_a_step(monkeypatch):
     run(check)
 
 
-@pytest.mark.parametrize("way", ["closed", "dropped", "cancelled", "cancelled at once"])
-def test_who_leaves_gives_everything_back(way):
+@pytest.mark.parametrize(
+    "way", ["closed", "dropped", "cancelled", "cancelled at once", "cancelled in the middle"]
+)
+def test_who_leaves_gives_everything_back(way, monkeypatch):
+    num_steps = 0
+
     async def check(engine):
+        step, submit_all = engine.engine.step, engine.engine.submit_all
+        has_submitted, is_cancelled = Event(), Event()
+
+        def counted():
+            nonlocal num_steps
+            num_steps += 1
+            return step()
+
+        def slow(*arguments, **options):
+            request_ids = submit_all(*arguments, **options)
+            has_submitted.set()
+            is_cancelled.wait(timeout=30)
+            return request_ids
+
+        monkeypatch.setattr(engine.engine, "step", counted)
+        if way == "cancelled in the middle":
+            monkeypatch.setattr(engine.engine, "submit_all", slow)
+            task = asyncio.create_task(engine.generate([1, 2, 3], LONG))
+            await asyncio.to_thread(has_submitted.wait, 30)
+            task.cancel()
+            await asyncio.sleep(0)
+            is_cancelled.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            # What the thread has posted by now comes before this answer.
+            await engine.ask(lambda one: one.load)
+            return
         if way == "cancelled at once":
             task = asyncio.create_task(engine.generate([1, 2, 3], LONG))
             await asyncio.sleep(0)
@@ -133,6 +164,7 @@ def test_who_leaves_gives_everything_back(way):
         assert asked == 6
 
     run(check)
+    assert num_steps < 200
 
 
 def test_refusals_come_from_submit(speaking):

@@ -143,6 +143,62 @@ def test_what_was_said_outlives_a_preemption(make, model, options):
     ]
 
 
+def test_a_slot_that_another_took_is_filled_again(make, monkeypatch):
+    """Prompts that fit better pass over one that was sent away, and one of them takes its slot."""
+    random = np.random.default_rng(0)
+    lengths = [23, 25, 4, 18, 3, 9, 13, 2, 18, 29, 28, 18]
+    prompts = [random.integers(3, 300, length).tolist() for length in lengths]
+    params = _params(frequency_penalty=1.5, repetition_penalty=1.2)
+    room = {"block_size": 4, "max_model_len": 64, "prefix_cache": False, "max_batch_size": 4}
+    expected = tokens_of(make(**room), prompts, params)
+    tight = make(**room, num_kv_blocks=16, admission="pack", force_fifo_every=100)
+    fill, filled = shaper.Shaper._fill_words, []
+
+    def counted(self, words, request, shaping):
+        filled.append(request)
+        fill(self, words, request, shaping)
+
+    monkeypatch.setattr(shaper.Shaper, "_fill_words", counted)
+    assert tokens_of(tight, prompts, params) == expected
+    assert len(filled) > len(prompts)
+
+
+def test_tokens_that_come_late_bring_their_own_logprobs(make, monkeypatch):
+    """Some requests have ended by the time that the last tokens launched for them arrive."""
+    engines = [make(steps_in_flight=count, max_batch_size=5) for count in (0, 4)]
+    # As on a GPU; a CPU's are there at once.
+    monkeypatch.setattr(engines[1]._loop.worker.token_slots, "has_arrived", lambda ticket: False)
+    whole = tokens_of(engines[0], PROMPTS, _params())
+    each = [
+        _params(logprobs=2, presence_penalty=1.0, max_new_tokens=30),
+        _params(logprobs=1, stop_token_ids=whole[1][5:6]),
+        _params(logprobs=2, temperature=0.9, seed=2, min_p=0.01),
+        _params(stop_token_ids=whole[0][2:3]),
+        _params(logprobs=3, stop="a", max_new_tokens=30),
+    ]
+    prompts = [PROMPTS[place] for place in (0, 1, 2, 0, 1)] * 3
+    made, late = (engine.generate(prompts, each * 3) for engine in engines)
+    for one, other in zip(made, late, strict=True):
+        assert (one.token_ids, one.text) == (other.token_ids, other.text)
+        if one.logprobs is None:
+            assert other.logprobs is None
+            continue
+        assert len(one.logprobs) == len(other.logprobs) == len(one.token_ids)
+        for entry, its in zip(one.logprobs, other.logprobs, strict=True):
+            assert entry.logprob == pytest.approx(its.logprob, abs=1e-3)
+
+
+def test_nothing_is_drawn_twice(make, monkeypatch):
+    """Where every row that samples chooses again, the first path draws for nobody."""
+    engine = make()
+
+    def fail(*_):
+        raise AssertionError("drawn")
+
+    monkeypatch.setattr(engine._loop.worker.decoder, "redraw", fail)
+    tokens_of(engine, PROMPTS, _params(temperature=1.0, min_p=0.1))
+
+
 def test_a_row_may_move(make, model):
     """Long sequences that came last move to the rows of those that have ended."""
     engine = make(max_batch_size=8)
