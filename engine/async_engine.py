@@ -48,6 +48,8 @@ class AsyncEngine:
     ----------
     failure
         The error that a step failed with, after which every call raises; None while all is well.
+    is_building
+        Whether the thread builds the engine; it can be asked nothing until that is done.
     """
 
     def __init__(self, config: EngineConfig | None = None) -> None:
@@ -62,6 +64,7 @@ class AsyncEngine:
         self._is_closed = False
         self._thread: Thread | None = None
         self.failure: BaseException | None = None
+        self.is_building = False
 
     async def __aenter__(self) -> AsyncEngine:
         """Start the engine."""
@@ -101,6 +104,7 @@ class AsyncEngine:
         loop = asyncio.get_running_loop()
         built: asyncio.Future[Engine] = loop.create_future()
         self._loop = loop
+        self.is_building = True
         self._thread = Thread(target=self._run, args=(built,), name="kvtrail-engine", daemon=True)
         self._thread.start()
         self._engine = await built
@@ -203,11 +207,14 @@ class AsyncEngine:
         await self._at_rest.wait()
 
     async def close(self) -> None:
-        """Stop the thread and the engine; what has not finished is dropped. A second call waits."""
+        """Stop the thread and the engine; what has not finished is dropped. A second call waits.
+
+        A thread that is still building the engine stops as soon as that is done.
+        """
         self._is_closed = True
         self._break(_closed())
         self._notes.put(None)
-        if self._thread is not None:
+        if self._thread is not None and not self.is_building:
             await asyncio.to_thread(self._thread.join)
 
     async def encode(self, prompt: Prompt) -> Prompt:
@@ -300,8 +307,10 @@ class AsyncEngine:
         try:
             engine = Engine(self._config)
         except BaseException as error:
+            self.is_building = False
             self._post(_fail, built, error)
             return
+        self.is_building = False
         self._post(_settle, built, engine)
         try:
             while self._take_notes(engine):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import signal
@@ -149,8 +150,16 @@ class Served:
         return found
 
 
+@dataclass
+class ServedHere(Served):
+    """A server in a thread of this process."""
+
+    thread: Thread
+    server: Any
+
+
 @contextmanager
-def served_here(model: str | Path, **options: Any) -> Iterator[Served]:
+def served_here(model: str | Path, **options: Any) -> Iterator[ServedHere]:
     """A server in a thread of this process, which starts sooner; it may be loading still."""
     from engine.serving.options import ServerOptions
     from engine.serving.server import prepare
@@ -159,11 +168,12 @@ def served_here(model: str | Path, **options: Any) -> Iterator[Served]:
     thread = Thread(target=server.run, args=([listener],))
     thread.start()
     try:
-        yield Served(None, *listener.getsockname()[:2], StringIO())
+        yield ServedHere(None, *listener.getsockname()[:2], StringIO(), thread, server)
     finally:
         server.should_exit = True
         thread.join()
         listener.close()
+        gc.unfreeze()
 
 
 @dataclass

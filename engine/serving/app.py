@@ -125,7 +125,7 @@ def make_app(service: Service) -> Starlette:
             tokenizer.encode_chat,
             body.messages,
             service.template,
-            add_generation_prompt=body.add_generation_prompt,
+            add_generation_prompt=body.add_generation_prompt is not False,
             **variables,
         )
         most = body.most_tokens
@@ -266,7 +266,7 @@ async def _answer(
 ) -> Response:
     """Submit the prompts, and answer with one reply or a stream."""
     engine = service.engine
-    has_text = body.stream and engine.engine.tokenizer is not None
+    has_text = bool(body.stream) and engine.engine.tokenizer is not None
     submitted_s = time.perf_counter()
     stream = await engine.submit_all(prompts, params, text=has_text)
     answer = Answer(

@@ -41,16 +41,29 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: float | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
-    ignore_eos: bool = False
+    ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
-    stream: bool = False
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
     # Refused unless they say nothing.
     logit_bias: dict[str, float] | None = None
     response_format: dict[str, Any] | None = None
-    use_beam_search: bool = False
+    use_beam_search: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
+    truncate_prompt_tokens: int | None = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
 
-    UNSERVED: ClassVar[tuple[str, ...]] = ("logit_bias", "use_beam_search")
+    UNSERVED: ClassVar[tuple[str, ...]] = (
+        *("logit_bias", "use_beam_search", "include_stop_str_in_output", "bad_words"),
+        *("allowed_token_ids", "truncate_prompt_tokens", "structured_outputs"),
+        *("guided_json", "guided_regex", "guided_choice"),
+    )
 
     def check(self) -> None:
         """Refuse what would be answered otherwise than asked.
@@ -63,6 +76,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.UNSERVED:
             if getattr(self, name):
                 raise ApiError(400, f"{name} is not served: leave it out.", param=name)
+        if self.skip_special_tokens is False:
+            message = "Texts are without special tokens: leave out skip_special_tokens."
+            raise ApiError(400, message, param="skip_special_tokens")
         if self.response_format and self.response_format.get("type") != "text":
             message = "response_format is served as {'type': 'text'} only: leave it out."
             raise ApiError(400, message, param="response_format")
@@ -98,7 +114,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             return SamplingParams(
                 max_new_tokens=max_new_tokens,
                 temperature=1.0 if self.temperature is None else self.temperature,
-                ignore_eos=self.ignore_eos,
+                ignore_eos=bool(self.ignore_eos),
                 **options,  # type: ignore[arg-type]
             )
         except RequestError as error:
@@ -110,7 +126,7 @@ class CompletionBody(Asked, frozen=True, kw_only=True):
 
     prompt: Any
     logprobs: int | None = None
-    echo: bool = False
+    echo: bool | None = None
     suffix: str | None = None
     best_of: int | None = None
     prompt_logprobs: int | None = None
@@ -157,9 +173,9 @@ class ChatBody(Asked, frozen=True, kw_only=True):
 
     messages: list[dict[str, Any]]
     max_completion_tokens: int | None = None
-    logprobs: bool = False
+    logprobs: bool | None = None
     top_logprobs: int | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import resource
 import socket
 import sys
@@ -14,7 +15,7 @@ from types import FrameType
 import uvicorn
 
 from engine.async_engine import AsyncEngine
-from engine.errors import ConfigError, KvtrailError
+from engine.errors import ConfigError
 from engine.serving.app import Service, make_app
 from engine.serving.options import ServerOptions
 from engine.text.chat import ChatTemplate
@@ -43,6 +44,10 @@ def serve(options: ServerOptions) -> int:
     server, listener = prepare(options)
     with listener:
         server.run(sockets=[listener])
+    if server.is_loading:
+        # Its thread can be asked nothing until the model is there.
+        sys.stderr.flush()
+        os._exit(0)
     if server.failure is not None:
         raise server.failure
     return 0
@@ -86,6 +91,11 @@ class Server(uvicorn.Server):
         self._address = address
         self.failure: BaseException | None = None
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether the engine is being built."""
+        return self._service.engine.is_building
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Note the signal; the process ends by itself then, and with 0."""
         if self.should_exit:
@@ -120,7 +130,7 @@ class Server(uvicorn.Server):
         _say(f"loading {self._service.model}; {self._address}/health says when it is ready")
         try:
             await self._service.engine.start()
-        except (KvtrailError, ImportError, OSError, RuntimeError) as error:
+        except Exception as error:
             self.failure = error
             self.should_exit = True
             return
