@@ -77,7 +77,7 @@ class AsyncEngine:
 
     @property
     def engine(self) -> Engine:
-        """The engine, for what never changes: its tokenizer, its limits.
+        """The engine itself, to ask it for its tokenizer and its limits, which never change.
 
         Raises
         ------

@@ -42,12 +42,16 @@ class EngineLoad(NamedTuple):
 
     Attributes
     ----------
-    num_running, num_waiting
-        Unfinished requests that hold a row, and those that do not.
+    num_running
+        Unfinished requests that hold a row.
+    num_waiting
+        Those that do not.
     cache_usage
-        The share of the KV blocks that they hold, of 1.
-    num_prompt_tokens, num_cached_tokens
-        Tokens of all requests that were ever admitted, and those of them that the prefix cache had.
+        The share of the KV blocks that both hold, of 1.
+    num_prompt_tokens
+        Tokens of all requests that were ever admitted.
+    num_cached_tokens
+        Those of them that the prefix cache had.
     """
 
     num_running: int
