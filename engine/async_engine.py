@@ -11,9 +11,10 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -24,7 +25,7 @@ from engine.errors import EngineStoppedError, RequestError
 from engine.requests.params import SamplingParams
 from engine.requests.request import Completion, Timeline, TokenEvent, TokenLogprobs
 from engine.requests.validation import Prompt
-from engine.text.chat import Message
+from engine.text.chat import ChatTemplate, Message
 
 Result = TypeVar("Result")
 _SHORT_TEXT = 2000
@@ -179,13 +180,9 @@ class AsyncEngine:
         self, messages: Sequence[Message], params: SamplingParams | None = None
     ) -> Completion:
         """The answer to a conversation, as `Engine.chat`."""
-        tokenizer = self.engine.tokenizer
-        if tokenizer is None:
-            raise RequestError("The conversation is text, but the model has no tokenizer.")
         if params is not None and getattr(params, "n", 1) != 1:
             raise RequestError(f"n is {params.n}, but chat gives one answer.")
-        prompt = await asyncio.to_thread(tokenizer.encode_chat, messages)
-        return (await self.generate(prompt, params))[0]
+        return (await self.generate(await self.encode_chat(messages), params))[0]
 
     async def ask(self, question: Callable[[Engine], Result]) -> Result:
         """What a question to the engine, such as of its load, returns between two steps."""
@@ -232,6 +229,24 @@ class AsyncEngine:
             return tokenizer.encode(prompt)
         # It would hold up all other streams of this loop.
         return await asyncio.to_thread(tokenizer.encode, prompt)
+
+    async def encode_chat(
+        self, messages: Sequence[Message], template: ChatTemplate | None = None, **variables: Any
+    ) -> list[int]:
+        """Token ids of a conversation, as `Tokenizer.encode_chat`.
+
+        Raises
+        ------
+        RequestError, ModelError
+            As there; or the model has no tokenizer.
+        """
+        tokenizer = self.engine.tokenizer
+        if tokenizer is None:
+            raise RequestError("The conversation is text, but the model has no tokenizer.")
+        encode = partial(tokenizer.encode_chat, messages, template, **variables)
+        if len(repr(messages)) <= _SHORT_TEXT:
+            return encode()
+        return await asyncio.to_thread(encode)
 
     def _leave(self, note: Note) -> None:
         if self.failure is not None:

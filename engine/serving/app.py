@@ -117,12 +117,8 @@ def make_app(service: Service) -> Starlette:
 
     async def chat(request: Request) -> Response:
         body = await _read(service, request, ChatBody)
-        tokenizer = service.engine.engine.tokenizer
-        if tokenizer is None:
-            raise ApiError(400, "The model has no tokenizer, so there is no chat with it.")
         variables = {**(body.chat_template_kwargs or {}), "tools": body.tools}
-        prompt = await asyncio.to_thread(
-            tokenizer.encode_chat,
+        prompt = await service.engine.encode_chat(
             body.messages,
             service.template,
             add_generation_prompt=body.add_generation_prompt is not False,
@@ -132,7 +128,8 @@ def make_app(service: Service) -> Starlette:
         if most is None:
             most = max(1, service.engine.engine.room_after(len(prompt)))
         params = body.sampling(most, body.num_logprobs)
-        return await _answer(service, request, body, ChatShape(tokenizer), [prompt], params)
+        shape = ChatShape(service.engine.engine.tokenizer)
+        return await _answer(service, request, body, shape, [prompt], params)
 
     routes = [
         Route("/health", health),

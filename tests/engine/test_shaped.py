@@ -188,6 +188,63 @@ def test_tokens_that_come_late_bring_their_own_logprobs(make, monkeypatch):
             assert entry.logprob == pytest.approx(its.logprob, abs=1e-3)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_any_mixture_gives_each_what_it_gets_alone(make, monkeypatch, seed):
+    """Tight room, late tokens, and some who leave."""
+    random = np.random.default_rng(seed)
+
+    def drawn(place):
+        options = {
+            "max_new_tokens": int(random.integers(1, 30)),
+            "temperature": float(random.choice([0.0, 0.0, 0.9])),
+            "seed": place,
+        }
+        for name, value in (
+            ("presence_penalty", 1.0),
+            ("repetition_penalty", 1.3),
+            ("min_p", 0.05),
+            ("logprobs", 2),
+            ("stop", ("a", "na")),
+            ("stop_token_ids", (260, 17)),
+            ("min_new_tokens", 1),
+        ):
+            if random.random() < 0.3:
+                options[name] = value
+        return SamplingParams(**options)
+
+    prompts = [random.integers(3, 300, int(random.integers(1, 20))).tolist() for _ in range(24)]
+    each = [drawn(place) for place in range(24)]
+    room = {"block_size": 4, "max_model_len": 64}
+    expected = make(**room, max_batch_size=1).generate(prompts, each)
+    engine = make(**room, max_batch_size=6, num_kv_blocks=24, steps_in_flight=3)
+    monkeypatch.setattr(engine._loop.worker.token_slots, "has_arrived", lambda ticket: False)
+    ids = [
+        engine.submit(prompt, one, text=bool(place % 2))
+        for place, (prompt, one) in enumerate(zip(prompts, each, strict=True))
+    ]
+    left = set(random.choice(ids, 5, replace=False).tolist())
+    events = {request_id: [] for request_id in ids}
+    while engine.has_unfinished:
+        for event in engine.step():
+            events[event.request_id].append(event)
+        engine.check_integrity()
+        if left and random.random() < 0.2:
+            engine.abort(left.pop())
+    for request_id, one in zip(ids, expected, strict=True):
+        got = events[request_id]
+        tokens = [event.token_id for event in got if event.token_id is not None]
+        if got[-1].finish_reason == "abort":
+            assert tokens == one.token_ids[: len(tokens)]
+            continue
+        assert (tokens, got[-1].finish_reason) == (one.token_ids, one.finish_reason)
+        assert [event.logprobs is None for event in got] == [one.logprobs is None] * len(got)
+        texts = {event.text is None for event in got}
+        if texts == {False}:
+            assert "".join(event.text for event in got) == one.text
+        else:
+            assert texts == {True}
+
+
 def test_nothing_is_drawn_twice(make, monkeypatch):
     """Where every row that samples chooses again, the first path draws for nobody."""
     engine = make()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
 import socket
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -25,6 +27,7 @@ from soak import Soak, soak
 
 from engine import ConfigError, Engine, async_engine
 from engine.serving.__main__ import main as serving_main
+from engine.serving.bodies import ChatBody, CompletionBody
 from engine.serving.options import ServerOptions
 
 prepare = pytest.importorskip("engine.serving.server", exc_type=ModuleNotFoundError).prepare
@@ -148,6 +151,32 @@ def test_bad_bodies_are_refused_in_openais_shape(served, body, status, said):
     got, told, _ = served.post("/v1/completions", body)
     assert (got, set(told["error"])) == (status, {"message", "type", "param", "code"})
     assert said in told["error"]["message"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_body_is_the_servers_fault(served, seed):
+    """Fields of any type and value are answered, or refused in words."""
+    chance = random.Random(seed)
+    kinds = {"/v1/completions": CompletionBody, "/v1/chat/completions": ChatBody}
+    values = [None, True, 0, -1, 1, 2, 1.5, -0.1, 1e400, 2**63, "", "x", "0", [], [1], ["x"], [[1]]]
+    values += [{}, {"type": "text"}, {"include_usage": True}, [{"role": "user", "content": "x"}]]
+    values += [[{"role": "user"}], [{"role": 1}], [[]], [1, "x"], [-1], [2**40], "<|im_start|>"]
+    statuses = Counter()
+    for _ in range(120):
+        path, kind = chance.choice([*kinds.items()])
+        body = {"max_tokens": 2, "prompt": "x", "messages": [{"role": "user", "content": "x"}]}
+        for name in chance.sample(kind.__struct_fields__, k=chance.randint(1, 3)):
+            body[name] = chance.choice(values)
+        if body.get("stream") is True:
+            continue
+        if body["max_tokens"] is None or body.get("max_completion_tokens", 1) is None:
+            continue
+        data = json.dumps(body).encode()
+        status, told, _ = served.post(path, data)
+        assert status in (200, 400, 404, 422), (data, told)
+        assert status == 200 or told["error"]["message"].endswith((".", "?")), told
+        statuses[status] += 1
+    assert min(statuses[200], statuses[400], statuses[422]) > 0
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_is_read(served):
