@@ -13,9 +13,9 @@ except ImportError as error:
         "an environment of its own."
     ) from error
 
-from engine.async_engine import AsyncEngine, AsyncStream
+from engine.async_engine import AsyncEngine
 from engine.config import EngineConfig
-from engine.engine import Engine, EngineLoad
+from engine.engine import Engine
 from engine.errors import (
     ConfigError,
     DeviceError,
@@ -30,10 +30,12 @@ from engine.errors import (
 )
 from engine.kv.blocks import KVBlockManager
 from engine.models.registry import load_tokenizer
+from engine.requests.async_stream import AsyncStream
 from engine.requests.params import SamplingParams
 from engine.requests.request import Completion, Timeline, TokenEvent, TokenLogprobs
 from engine.requests.run import TokenStream
 from engine.requests.token_batch import TokenBatch
+from engine.scheduling.load import EngineLoad
 from engine.text.chat import ChatTemplate
 from engine.text.tokenizer import TextStream, Tokenizer
 

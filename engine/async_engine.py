@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -17,21 +16,21 @@ from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-import numpy as np
-
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import EngineStoppedError, RequestError
+from engine.requests.async_stream import AsyncStream
+from engine.requests.gathered import GatheredAnswer
 from engine.requests.params import SamplingParams
-from engine.requests.request import Completion, Timeline, TokenEvent, TokenLogprobs
+from engine.requests.request import Completion, TokenEvent
 from engine.requests.validation import Prompt
 from engine.text.chat import ChatTemplate, Message
 
 Result = TypeVar("Result")
+Note: TypeAlias = Callable[[Engine], None]
+
 _SHORT_TEXT = 2000
 """Characters that are encoded in less time than a thread takes to begin."""
-
-Note: TypeAlias = Callable[[Engine], None]
 
 
 class AsyncEngine:
@@ -135,7 +134,7 @@ class AsyncEngine:
         text: bool = False,
     ) -> AsyncStream:
         """As `Engine.submit_all`; one stream of the tokens of all requests."""
-        stream = AsyncStream(self)
+        stream = AsyncStream(self.abort)
         accepted: asyncio.Future[range] = self._loop.create_future()
 
         def note(engine: Engine) -> None:
@@ -166,13 +165,13 @@ class AsyncEngine:
         submitted_s = time.perf_counter()
         prompt = await self.encode(prompt)
         async with await self.submit(prompt, params) as stream:
-            answers = {request_id: _Answer() for request_id in stream.request_ids}
+            answers = {request_id: GatheredAnswer() for request_id in stream.request_ids}
             async for event in stream:
                 answers[event.request_id].add(event)
         reports = params is not None and params.logprobs is not None
         prompt_ids = [int(one) for one in prompt]
         return [
-            one.completion(self.engine, prompt_ids, submitted_s, reports=reports)
+            one.completion(self.engine.tokenizer, prompt_ids, submitted_s, reports=reports)
             for one in answers.values()
         ]
 
@@ -354,145 +353,6 @@ class AsyncEngine:
                 return False
             note(engine)
             is_idle = False
-
-
-class AsyncStream(AsyncIterator[TokenEvent]):
-    """The events of what was submitted at once; `AsyncEngine.submit` makes it.
-
-    Attributes
-    ----------
-    request_ids
-        Of its requests, in order.
-    num_open
-        Requests of which more will come.
-    """
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._events: deque[TokenEvent] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: BaseException | None = None
-        self.request_ids = range(0)
-        self.num_open = 0
-
-    async def __aenter__(self) -> AsyncStream:
-        """Itself."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
-    async def __anext__(self) -> TokenEvent:
-        """The next event.
-
-        Raises
-        ------
-        EngineStoppedError
-            The engine was closed.
-        BaseException
-            What a step failed with.
-        """
-        if not await self._have_come():
-            raise StopAsyncIteration
-        return self._events.popleft()
-
-    async def take(self) -> list[TokenEvent]:
-        """All events that have come since the last call, at least one; none at the end.
-
-        Raises
-        ------
-        EngineStoppedError, BaseException
-            As the next event.
-        """
-        await self._have_come()
-        events = list(self._events)
-        self._events.clear()
-        return events
-
-    def close(self) -> None:
-        """Abort what has not finished; what has not been taken is dropped."""
-        self._events.clear()
-        if self.num_open and self._error is None:
-            self.num_open = 0
-            self._engine.abort(self.request_ids)
-            self._wake()
-
-    def __del__(self) -> None:
-        """Close what is dropped."""
-        self.close()
-
-    def put(self, event: TokenEvent) -> None:
-        """Add an event; after the stream was closed there is nobody to take it."""
-        if not self.num_open:
-            return
-        self._events.append(event)
-        if event.finish_reason is not None:
-            self.num_open -= 1
-        self._wake()
-
-    def fail(self, error: BaseException) -> None:
-        """End with an error, once what has come is taken."""
-        self.num_open = 0
-        self._error = error
-        self._wake()
-
-    async def _have_come(self) -> bool:
-        """Wait for an event; False where none comes any more."""
-        while not self._events:
-            if self._error is not None:
-                raise self._error
-            if not self.num_open:
-                return False
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return True
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-
-class _Answer:
-    """The events of one request, gathered."""
-
-    def __init__(self) -> None:
-        self._token_ids: list[int] = []
-        self._times: list[float] = []
-        self._logprobs: list[TokenLogprobs] = []
-        self._texts: list[str] = []
-        self._last: TokenEvent | None = None
-
-    def add(self, event: TokenEvent) -> None:
-        """Take in one event, in order."""
-        self._last = event
-        if event.token_id is not None:
-            self._token_ids.append(event.token_id)
-            self._times.append(event.time_s)
-        if event.logprobs is not None:
-            self._logprobs.append(event.logprobs)
-        if event.text is not None:
-            self._texts.append(event.text)
-
-    def completion(
-        self, engine: Engine, prompt_ids: list[int], submitted_s: float, *, reports: bool
-    ) -> Completion:
-        """All of it; the last event has come."""
-        if self._last is None or self._last.finish_reason is None:
-            raise ValueError("The request has not finished.")
-        text = None
-        if self._last.text is not None:
-            text = "".join(self._texts)
-        elif engine.tokenizer is not None:
-            text = engine.tokenizer.decode(self._token_ids)
-        return Completion(
-            prompt_ids=prompt_ids,
-            token_ids=self._token_ids,
-            text=text,
-            finish_reason=self._last.finish_reason,
-            timeline=Timeline(submitted_s, np.array(self._times, np.float64)),
-            logprobs=self._logprobs if reports else None,
-        )
 
 
 def _closed() -> EngineStoppedError:

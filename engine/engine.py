@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from engine.requests.validation import CheckedPrompt, Intake, Prompt, choices_of
 from engine.running.step_loop import StepLoop
 from engine.running.threads import set_threads
 from engine.running.turn import Turn
+from engine.scheduling.load import EngineLoad
 from engine.scheduling.scheduler import most_prefill_tokens
 from engine.text.chat import Message
 from engine.text.stops import WrittenText
@@ -35,31 +36,6 @@ from engine.worker.working_memory import working_memory
 
 Note: TypeAlias = Request | Run | int
 """A request to queue, a run whose caller has left, or the id of a request to abort."""
-
-
-class EngineLoad(NamedTuple):
-    """How busy an engine is.
-
-    Attributes
-    ----------
-    num_running
-        Unfinished requests that hold a row.
-    num_waiting
-        Those that do not.
-    cache_usage
-        The share of the KV blocks that both hold, of 1.
-    num_prompt_tokens
-        Tokens of all requests that were ever admitted.
-    num_cached_tokens
-        Those of them that the prefix cache had.
-    """
-
-    num_running: int
-    num_waiting: int
-    cache_usage: float
-    num_prompt_tokens: int
-    num_cached_tokens: int
-
 
 _BYTES_PER_OUTPUT_TOKEN = 12
 """A row holds each token of its output, int32, and when it was seen, float64."""

@@ -16,7 +16,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from engine.async_engine import AsyncEngine, AsyncStream
+from engine.async_engine import AsyncEngine
+from engine.requests.async_stream import AsyncStream
 from engine.requests.params import SamplingParams
 from engine.requests.validation import Prompt
 from engine.serving.answers import Answer, ChatShape, CompletionShape, Shape

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from engine.engine import EngineLoad
+from engine.scheduling.load import EngineLoad
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -11,20 +11,19 @@ before it has seen the tokens of the last ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.requests.params import MOST_LOGPROBS
 from engine.requests.request import Request, Shaping, TokenLogprobs
 from engine.scheduling.rows import RowIndex, Rows
 from engine.transport.device_rows import DeviceRows
-from engine.transport.mapped_memory import mapped_memory
+from engine.transport.logprob_slots import LogprobSlots
 from engine.transport.staging import StagingBuffers
-from engine.transport.token_slots import NUM_SLOTS, TokenSlots
+from engine.transport.token_slots import TokenSlots
 from engine.worker.ranges import span
 from engine.worker.sampler import INVALID_TOKEN, sample
 from kernels.sampling.adjust import ENDS, IN_PROMPT, above_min_p, penalized, without_ends
@@ -86,7 +85,7 @@ class Shaper:
         self._parameters = torch.empty(0, len(_PARAMETERS), device=rows.device)
         self._least_length = torch.empty(0, dtype=torch.int32, device=rows.device)
         self._words: torch.Tensor | None = None
-        self._reported: _Reported | None = None
+        self._logprob_slots: LogprobSlots | None = None
 
     def choose(
         self,
@@ -119,10 +118,10 @@ class Shaper:
         self, rows: RowIndex, positions: npt.NDArray[np.int32]
     ) -> list[TokenLogprobs | None]:
         """What was reported of the tokens at `positions` [M] of `rows` [M], whose step has run."""
-        if self._reported is None:
+        if self._logprob_slots is None:
             return [None] * len(rows)
         asked = [self._num_reported(self._held.holder(row)) for row in rows.tolist()]
-        return self._reported.read(rows, positions, asked)
+        return self._logprob_slots.read(rows, positions, asked)
 
     def _num_reported(self, request: Request) -> int | None:
         wanted = request.params.logprobs
@@ -149,9 +148,9 @@ class Shaper:
             # No two rows share a slot.
             self._words[group.slots, tokens.clamp(min=0).to(torch.int64)] += 1
         if group.num_top is not None:
-            if self._reported is None:
-                self._reported = _Reported(self._rows.num_rows, self._rows.device)
-            self._reported.write(raw, tokens, places, positions, group.num_top)
+            if self._logprob_slots is None:
+                self._logprob_slots = LogprobSlots(self._rows.num_rows, self._rows.device)
+            self._logprob_slots.write(raw, tokens, places, positions, group.num_top)
 
     def _adjusted(
         self,
@@ -257,51 +256,6 @@ class Shaper:
             self._words = _longer(self._words, more)
         self._owners += [None] * more
         return count
-
-
-class _Reported:
-    """Logprobs on their way to the host, in slots as those of `TokenSlots`."""
-
-    def __init__(self, num_rows: int, device: torch.device) -> None:
-        shape = (NUM_SLOTS, num_rows, 1 + MOST_LOGPROBS)
-        host_ids, self._ids = mapped_memory(shape, torch.int32, device)
-        host_logprobs, self._logprobs = mapped_memory(shape, torch.float32, device)
-        self._host_ids, self._host_logprobs = host_ids.numpy(), host_logprobs.numpy()
-
-    def write(
-        self,
-        logits: torch.Tensor,
-        tokens: torch.Tensor,
-        rows: torch.Tensor,
-        positions: torch.Tensor,
-        num_top: int,
-    ) -> None:
-        """The tokens' logprobs int32 [M] of logits float32 [M, V], and the `num_top` likeliest."""
-        total = logits.logsumexp(-1, keepdim=True)
-        own = logits.gather(1, tokens.clamp(min=0)[:, None].to(torch.int64))
-        best, ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1)
-        logprobs = torch.cat([own, best], 1) - total
-        ids = torch.cat([tokens[:, None], ids.to(torch.int32)], 1)
-        slots, width = positions.remainder(NUM_SLOTS).to(torch.int64), ids.shape[1]
-        self._ids[:, :, :width].index_put_((slots, rows), ids)
-        self._logprobs[:, :, :width].index_put_((slots, rows), logprobs)
-
-    def read(
-        self,
-        rows: RowIndex,
-        positions: npt.NDArray[np.int32],
-        asked: Sequence[int | None],
-    ) -> list[TokenLogprobs | None]:
-        """Those of the tokens at `positions` [M] of `rows` [M], as many of each as were asked."""
-        slots = positions % NUM_SLOTS
-        ids = self._host_ids[slots, rows].tolist()
-        logprobs = self._host_logprobs[slots, rows].tolist()
-        return [
-            None
-            if count is None
-            else TokenLogprobs(own[0], tuple(zip(some[1 : count + 1], own[1:], strict=False)))
-            for some, own, count in zip(ids, logprobs, asked, strict=True)
-        ]
 
 
 def _shaping(request: Request) -> Shaping:
