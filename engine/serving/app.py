@@ -51,7 +51,7 @@ class Service:
     api_key
         What clients must bring; None: anybody may ask.
     template
-        A chat template in place of the tokenizer's own.
+        A chat template in place of the tokenizer's own; it is there once the engine is.
     is_closing
         Whether nobody new is answered any more.
     """

@@ -62,7 +62,8 @@ def prepare(options: ServerOptions) -> tuple[Server, socket.socket]:
         An option is wrong, or the port is taken.
     """
     engine = AsyncEngine(options.engine_config())
-    service = Service(engine, options.name, options.api_key, _template(options.chat_template))
+    template = _template(options.chat_template)
+    service = Service(engine, options.name, options.api_key)
     listener = _listening(options.host, options.port)
     config = uvicorn.Config(
         make_app(service),
@@ -75,7 +76,7 @@ def prepare(options: ServerOptions) -> tuple[Server, socket.socket]:
         server_header=False,
         proxy_headers=False,
     )
-    return Server(config, service, _address(listener)), listener
+    return Server(config, service, _address(listener), template), listener
 
 
 class Server(uvicorn.Server):
@@ -85,8 +86,11 @@ class Server(uvicorn.Server):
     breaks them off.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service, address: str) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, address: str, template: str | None
+    ) -> None:
         super().__init__(config)
+        self._template = template
         self._service = service
         self._address = address
         self.failure: BaseException | None = None
@@ -130,6 +134,9 @@ class Server(uvicorn.Server):
         _say(f"loading {self._service.model}; {self._address}/health says when it is ready")
         try:
             await self._service.engine.start()
+            tokenizer = self._service.engine.engine.tokenizer
+            if self._template is not None and tokenizer is not None:
+                self._service.template = tokenizer.template_of(self._template)
         except Exception as error:
             self.failure = error
             self.should_exit = True
@@ -155,11 +162,14 @@ def _address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _template(path: str | None) -> ChatTemplate | None:
+def _template(path: str | None) -> str | None:
+    """The text of a chat template, which is valid."""
     if path is None:
         return None
     try:
-        return ChatTemplate({"default": Path(path).read_text("utf-8")}, {})
+        source = Path(path).read_text("utf-8")
+        ChatTemplate({"default": source}, {})
+        return source
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The chat template {path} cannot be read: {error}.") from error
 

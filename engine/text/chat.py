@@ -53,8 +53,7 @@ class ChatTemplate:
 
         A file of its own comes before the entry in tokenizer_config.json.
         """
-        config = _read(directory / "tokenizer_config.json")
-        special = _special_tokens(config | _read(directory / "special_tokens_map.json"))
+        config, special = _config(directory)
         alone = directory / CHAT_FILES[0]
         if alone.is_file():
             return cls({_DEFAULT: alone.read_text("utf-8")}, special)
@@ -64,6 +63,11 @@ class ChatTemplate:
         if isinstance(given, list):
             return cls({one["name"]: one["template"] for one in given}, special)
         return None
+
+    @classmethod
+    def beside(cls, directory: Path, source: str) -> ChatTemplate:
+        """A template for the tokenizer of a directory, with that one's special tokens."""
+        return cls({_DEFAULT: source}, _config(directory)[1])
 
     def render(
         self,
@@ -179,6 +183,12 @@ def _text_of(part: object, place: int) -> str:
             f"Message {place} holds a part that is no text; the engine runs models of text only."
         )
     return text
+
+
+def _config(directory: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The tokenizer's tokenizer_config.json, and the special tokens by their names."""
+    config = _read(directory / "tokenizer_config.json")
+    return config, _special_tokens(config | _read(directory / "special_tokens_map.json"))
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

@@ -124,6 +124,17 @@ class Tokenizer:
         # The template writes them itself.
         return self.encode(template.render(messages, **variables), add_special_tokens=False)
 
+    def template_of(self, source: str) -> ChatTemplate:
+        """A chat template in place of the tokenizer's own, in jinja, with its special tokens.
+
+        Raises
+        ------
+        ModelError
+            It is no valid jinja.
+        """
+        directory = self._path.parent if self._path.is_file() else self._path
+        return ChatTemplate.beside(directory, source)
+
     def prepare(self) -> None:
         """Read the files, if that has not been done yet.
 

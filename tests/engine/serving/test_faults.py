@@ -25,7 +25,7 @@ from served import (
 )
 from soak import Soak, soak
 
-from engine import ConfigError, Engine, async_engine
+from engine import ConfigError, Engine, ModelError, async_engine
 from engine.serving.__main__ import main as serving_main
 from engine.serving.bodies import ChatBody, CompletionBody
 from engine.serving.options import ServerOptions
@@ -252,6 +252,18 @@ def test_requests_are_told_to_wait_while_the_model_is_loaded(checkpoint, monkeyp
         may_load.set()
         served.wait_until_ready()
         assert served.post("/v1/completions", {**BODY, "max_tokens": 1})[0] == 200
+
+
+def test_a_template_may_come_from_a_file(checkpoint, tmp_path):
+    (tmp_path / "one.jinja").write_text("{{ eos_token }}{{ messages[0].content }}")
+    body = {"messages": [{"role": "user", "content": "the fox"}], "max_tokens": 2}
+    with served_here(checkpoint, chat_template=str(tmp_path / "one.jinja")) as served:
+        served.wait_until_ready()
+        _, told, _ = served.post("/v1/chat/completions", body)
+        assert told["usage"]["prompt_tokens"] == 3
+    (tmp_path / "bad.jinja").write_text("{% for %}")
+    with pytest.raises(ModelError, match="no valid jinja"):
+        prepare(ServerOptions(str(checkpoint), chat_template=str(tmp_path / "bad.jinja")))
 
 
 def test_an_engine_that_fails_ends_the_server(checkpoint, monkeypatch):

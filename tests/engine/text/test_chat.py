@@ -99,8 +99,8 @@ def test_the_tokens_are_those_of_the_text_alone(tmp_path):
     tokenizer = Tokenizer(_directory(tmp_path, "<|endoftext|>{{ messages[0].content }}"))
     token_ids = tokenizer.encode_chat([{"role": "user", "content": "the fox"}])
     assert token_ids == [0, *tokenizer.encode("the fox")]
-    other = ChatTemplate({"default": "the fox"}, {})
-    assert tokenizer.encode_chat(MESSAGES, other) == tokenizer.encode("the fox")
+    other = tokenizer.template_of("{{ bos_token }}the fox")
+    assert tokenizer.encode_chat(MESSAGES, other) == [0, *tokenizer.encode("the fox")]
 
 
 def test_parts_of_text_are_joined(tmp_path):
