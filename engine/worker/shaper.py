@@ -226,16 +226,17 @@ class Shaper:
 
     def _fill_words(self, words: torch.Tensor, request: Request, shaping: Shaping) -> None:
         """Of what is known of the request; its words [V]."""
-        said, times = np.unique(request.generated, return_counts=True)
         words.zero_()
-        words[self._staging.to_device(said.astype(np.int64))] = self._staging.to_device(
-            times.astype(np.int32)
-        )
+        if len(request.generated):
+            said, times = np.unique(request.generated, return_counts=True)
+            places = self._staging.to_device(said.astype(np.int64))
+            words[places] = self._staging.to_device(times.astype(np.int32))
         for token_ids, mark in (
             (np.unique(request.prompt), IN_PROMPT),
             (np.array(shaping.stop_ids, np.int64), ENDS),
         ):
-            words[self._staging.to_device(token_ids.astype(np.int64))] |= mark
+            if len(token_ids):
+                words[self._staging.to_device(token_ids.astype(np.int64))] |= mark
 
     def _free_slot(self) -> int:
         """A slot that no running request has; more are made where there is none.
