@@ -121,7 +121,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wait for the answers under way, and close the engine."""
-        _say("ending: waits for the answers under way; a second signal breaks them off")
+        if self.failure is None:
+            _say("ending: waits for the answers under way; a second signal breaks them off")
         await super().shutdown(sockets)
         self._service.is_closing = True
         await self._service.engine.close()
@@ -153,7 +154,7 @@ def _listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise ConfigError(f"Cannot listen on {host}, port {port}: {reason}.") from error
 
 
