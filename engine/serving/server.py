@@ -21,8 +21,8 @@ from engine.serving.options import ServerOptions
 from engine.text.chat import ChatTemplate
 
 _SWITCH_INTERVAL_S = 0.0005
-"""After so long the loop lets the engine's thread go on, ten times as soon as by default: a step
-that waits for the interpreter is a step that everybody waits for."""
+"""After so long the loop lets the engine's thread go on, sooner than by default: a step that waits
+for the interpreter is a step that everybody waits for."""
 
 _BACKLOG = 4096
 """Connections that may wait to be taken."""
