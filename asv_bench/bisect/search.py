@@ -95,12 +95,12 @@ class Search(Searched):
             if not new or refuted >= MOST_CONFIRMATIONS:
                 return
             share = len(self.suspicions) + len(new)
+            if not any(map(self.is_largest, new)):
+                self.curve.expect_offsets()
             for gap in sorted(new, key=self.rise, reverse=True):
                 self._confirm(gap, share)
                 if self.is_answered() and self._do_last() and not self._is_survey:
                     return
-            if not any(map(self.is_largest, new)):
-                self.curve.expect_offsets()
 
     def _compare(self, stage: Stage, part: str, before: int, after: int, share: int) -> Comparison:
         """Compare two commits at a `share`-th of the error; their pairs go into the curve, too."""

@@ -35,6 +35,8 @@ LASTING = 0.97
 the commits around show tells a step from an offset of that commit alone."""
 _RANGE = 0.95
 """Of the range in which a change lies that no few commits are suspected of."""
+_BEYOND_OFFSETS = 4.0
+"""So many margins large, a step cannot be what offsets of two commits make."""
 _SEEN = 4.0
 """So many scales of a pair's error large, steps that cancel show where each commit is measured."""
 _SLOPE_ENDS = 0.15
@@ -91,9 +93,10 @@ class Searched:
         return self.direction.sign * gap.effect
 
     def is_largest(self, gap: Gap) -> bool:
-        """Whether a step is so large that what else explains the ends cannot be larger."""
+        """Whether a step is larger than what else explains the ends, and than any offset."""
         is_early = self.is_changed and not self.plan.is_all
-        return is_early and self.rise(gap) >= self.rest - self.rise(gap)
+        least = max(self.rest / 2.0, _BEYOND_OFFSETS * self.curve.margin)
+        return is_early and self.rise(gap) >= least
 
     def is_answered(self) -> bool:
         """Whether the largest step is confirmed, and little of the ends' difference is left."""

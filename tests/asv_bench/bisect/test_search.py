@@ -180,6 +180,12 @@ def test_noise_is_no_second_step_and_among_few_commits_none_is_missed(
     assert (row["wrong_commit"], row["right"]) == (0, runs)
 
 
+@pytest.mark.parametrize("seed", [26, 91, 153])
+def test_a_commits_own_offset_is_not_named_in_place_of_a_small_step(seed: int) -> None:
+    offsets_of_half_a_margin = Scenario("", (0.02,), jitter=0.005, commits=16)
+    assert bisect_often(offsets_of_half_a_margin, 1, seed)["wrong_commit"] == 0
+
+
 def test_a_change_that_is_taken_back_is_found_inside_and_else_the_answer_says_so() -> None:
     steps = {9: 0.05, 20: 1 / 1.05 - 1}
     finding, probes = search(Machine(steps))
