@@ -29,11 +29,10 @@ from resolution import (
 from host_torch import requirement_name
 
 SIZE_LIMIT_MIB = 48.0
-GROUPS = ("test", "lint", "types")
+GROUPS = ("test",)
+"""What a GPU host is for: lint and types say there what they say anywhere."""
 # Not of the project, but needed to start it where there is nothing: pip unpacks the rest.
 BOOTSTRAP = ("nox", "pip", "setuptools")
-# Compiled wheels too large for what they save there; the same release exists in pure Python.
-PURE_PYTHON = frozenset({"mypy"})
 
 
 class BundleError(RuntimeError):
@@ -131,10 +130,7 @@ def build(directory: Path, python: str, host: Sequence[str]) -> None:
 
     print(f"Downloading {len(pins)} wheels ...", flush=True)
     download = ("download", "--no-deps", "--dest", str(wheels))
-    compiled = [str(pin) for pin in pins if pin.name not in PURE_PYTHON]
-    pure = [str(pin) for pin in pins if pin.name in PURE_PYTHON]
-    run_pip(*download, *target_options(python), *compiled)
-    run_pip(*download, *target_options(python, pure=True), *pure)
+    run_pip(*download, *target_options(python), *map(str, pins))
     commit = write_history(directory / "history.bundle")
     shutil.copy2(ROOT / ".ci" / "offline_run.sh", directory / "run.sh")
     (directory / "PYTHON").write_text(f"{python}\n", encoding="utf-8")

@@ -67,18 +67,12 @@ def _group(groups: dict[str, Any], name: str) -> list[str]:
     return listed
 
 
-def target_options(python: str | None, *, pure: bool = False) -> list[str]:
-    """Return pip's options for wheels of another Python on Linux x86-64; none for this one.
-
-    With `pure`, only wheels without compiled code are wanted, even where compiled ones exist.
-    """
+def target_options(python: str | None) -> list[str]:
+    """Return pip's options for wheels of another Python on Linux x86-64; none for this one."""
     if python is None:
         return []
-    kind = ("py", "--abi", "none") if pure else ("cp",)
-    tags = ("any",) if pure else PLATFORMS
-    platforms = [option for tag in tags for option in ("--platform", tag)]
-    wanted = ["--only-binary=:all:", "--python-version", python]
-    return [*wanted, "--implementation", *kind, *platforms]
+    platforms = [option for tag in PLATFORMS for option in ("--platform", tag)]
+    return ["--only-binary=:all:", "--python-version", python, "--implementation", "cp", *platforms]
 
 
 def run_pip(*arguments: str) -> None:
