@@ -57,7 +57,8 @@ class Job:
 
     `preload` names modules, as `forkserver` does: the command is then a fork of a Python that has
     imported them, if it starts a script or module of Python. `inherited` are descriptors that a
-    command from scratch gets, `is_counted` says whether the kernel counts its instructions.
+    command from scratch gets, `is_counted` says whether the kernel counts its instructions, and
+    `given` is what lies at $KVTRAIL_RESULT before, where it leaves an `answer`.
     """
 
     command: str | tuple[str, ...]
@@ -67,6 +68,7 @@ class Job:
     preload: tuple[str, ...] = ()
     inherited: tuple[int, ...] = ()
     is_counted: bool = False
+    given: str = ""
 
 
 @dataclass(eq=False)
@@ -308,6 +310,8 @@ class Processes:
         """The JSON that a command leaves at $KVTRAIL_RESULT; None: it left none. See `run`."""
         with tempfile.TemporaryDirectory(prefix="kvtrail-") as scratch:
             result = Path(scratch) / "answer.json"
+            if job.given:
+                result.write_text(job.given, encoding="utf-8", errors="surrogatepass")
             told = {**job.variables, "KVTRAIL_RESULT": str(result)}
             self.run(replace(job, variables=told), timeout_s)
             return json.loads(result.read_bytes()) if result.is_file() else None
@@ -380,16 +384,17 @@ class ForkServer:
 
 
 def run_apart(
-    command: Sequence[str], failing: str, variables: Mapping[str, str] | None = None
+    command: Sequence[str], failing: str, variables: Mapping[str, str] | None = None, **more: Any
 ) -> Any:
-    """What a command of ours leaves at $KVTRAIL_RESULT, run in the repository's root.
+    """What a command of ours, with `more` of `Job`, leaves at $KVTRAIL_RESULT, run in the
+    repository's root.
 
     It gets the threads of any measured process. Where it fails, MeasurementFailed says what is
     `failing`, and why.
     """
     told = {**measured_environment(), **(variables or {})}
     try:
-        return Processes().answer(Job(tuple(command), REPOSITORY, told), math.inf)
+        return Processes().answer(Job(tuple(command), REPOSITORY, told, **more), math.inf)
     except LifeFailed as failure:
         raise MeasurementFailed(f"{failing}: {failure}") from None
 

@@ -24,8 +24,8 @@ from asv_bench.measure.samples import CommitUnusable, RoundSource, SampleFailed
 from asv_bench.output.console import print_sentences
 from asv_bench.output.record import REPOSITORY, write_text
 from asv_bench.output.table import Cell, Column, Table, digits, percent
-from asv_bench.peers.lives.life import KINDS, KVTRAIL
-from asv_bench.peers.model import apart
+from asv_bench.peers.lives.life import KINDS, KVTRAIL, PeerTask
+from asv_bench.peers.model import apart, likelihoods, put_on_disk
 from asv_bench.process.machine import chosen_device, has_cuda_gpu, machine_facts
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.stats.paired import hodges_lehmann, shift_interval
@@ -94,7 +94,7 @@ class Contest:
     # What was measured, by engine: readings of the time to load, and what else lives told.
     rounds: dict[int, KeptRound] = field(init=False, default_factory=dict)
     # How they compare with a model in double precision, by workload and engine.
-    tokens: Mapping[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
+    tokens: Mapping[tuple[str, str], Any] = field(init=False, default_factory=dict)
 
     def _lived(self) -> list[KeptRound]:
         return [lived for _, lived in sorted(self.rounds.items())]
@@ -119,15 +119,18 @@ class Contest:
 
     def compare_tokens(self) -> list[str]:
         """Set the tokens of all engines beside a model in double precision, or say why not."""
-        generated: dict[str, dict[str, Any]] = {}
-        for workload, engine, told in self._ran():
-            generated.setdefault(workload.name, {})[engine] = told[-1]["tokens"][workload.name]
         failing = "tokens were not compared with a model in fp64"
-        file, task = self.folder / "tokens.json", self.folder / TASK
+        task = PeerTask.read(str(self.folder / TASK))
+        of_model = {"model": task.model, "dtype": "float64", "device": task.device}
+        asked = {
+            (one.name, engine): (task.demands[one.name].prompts, told[-1]["tokens"][one.name])
+            for one, engine, told in self._ran()
+        }
         try:
-            self.tokens = apart(failing, "likelihoods", file, str(task), generated)
+            found = apart(failing, likelihoods, **of_model, asked=list(asked.values()))
         except MeasurementFailed as error:
             return [str(error)]
+        self.tokens = dict(zip(asked, found, strict=True))
         return []
 
     def rows(self) -> list[dict[str, Any]]:
@@ -160,7 +163,7 @@ class Contest:
                 "fraction_of_floor": floor and floor / step_ms,
                 "lives": len(lives),
                 **{key: told[-1][key] for key in ("settings", "chosen", "versions")},
-                "tokens": self.tokens.get(name, {}).get(engine),
+                "tokens": self.tokens.get((name, engine)),
             }
             for peak in ("peak_gpu_bytes", "peak_rss_bytes"):
                 row[peak] = max((one[peak] for one in told if peak in one), default=None)
@@ -253,8 +256,8 @@ def prepare(contests: Sequence[Contest], device: str) -> None:
     for number, ((model, dtype), alike) in enumerate(models.items()):
         place = alike[0].folder.with_name(f"model-{number}")
         tasks = {str(one.folder / TASK): [asdict(work) for work in one.workloads] for one in alike}
-        failing, file = f"{model} cannot be put on disk", place.with_suffix(".json")
-        told = apart(failing, "model", file, model, dtype, device, str(place), tasks)
+        asked = {"model": model, "dtype_name": dtype, "device_name": device, "folder": str(place)}
+        told = apart(f"{model} cannot be put on disk", put_on_disk, **asked, workloads=tasks)
         for one in alike:
             one.dtype, one.floors_ms = told["dtype"], told["floors_ms"]
 

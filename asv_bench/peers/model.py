@@ -6,8 +6,9 @@ Each is made by a process of its own, `python -m asv_bench.peers.model`, which e
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,27 +167,28 @@ def _config(spec: DecoderSpec) -> dict[str, Any]:
 
 
 def likelihoods(
-    task_path: str, generated: Mapping[str, Mapping[str, Ids]]
-) -> dict[str, dict[str, Any]]:
-    """How likely tokens are, by workload and engine: new ids of each prompt, in its order.
+    model: str, dtype: str, device: str, asked: Iterable[tuple[Ids, Ids]], seed: int = 0
+) -> list[dict[str, Any]]:
+    """How likely tokens are: of each that is asked for, prompts and new ids of each, in order.
 
     Of `tokens`, each after the very ones before it, `argmax` is the share that are likeliest.
-    `largest_gap` is by how much the score of one was below the highest at most.
+    `largest_gap` is by how much the score of one was below the highest at most. The model computes
+    in double precision, with weights of `dtype`.
     """
     import torch
 
     from asv_bench.peers.lives.plain_decoder import PlainDecoder
 
-    task = PeerTask.read(task_path)
-    with torch.inference_mode():
-        model = PlainDecoder(Path(task.model), torch.float64, task.device)
-        return {
-            workload: {
-                engine: _likelihood(model, task.demands[workload].prompts, ids)
-                for engine, ids in engines.items()
-            }
-            for workload, engines in generated.items()
-        }
+    try:
+        with torch.inference_mode():
+            stored = getattr(torch, dtype)
+            decoder = PlainDecoder(model, stored, device, seed=seed, dtype=torch.float64)
+            return [_likelihood(decoder, *one) for one in asked]
+    except torch.OutOfMemoryError:
+        raise BenchError(
+            f"{device} has too little memory for {model} and for one of its matrices in double "
+            f"precision; check a smaller model, with --model, or on a GPU with more memory."
+        ) from None
 
 
 def _likelihood(model: PlainDecoder, prompts: Ids, generated: Ids) -> dict[str, Any]:
@@ -203,36 +205,32 @@ def _likelihood(model: PlainDecoder, prompts: Ids, generated: Ids) -> dict[str, 
         places = torch.arange(ids.shape[1], device=device)
         mask = (places <= places[:, None])[None, None]
         hidden = model.hidden(ids, places[None], places, mask, model.cache(1, ids.shape[1]))
-        scores = F.linear(hidden[0, len(prompt) - 1 : -1], model.head)
+        scores = F.linear(hidden[0, len(prompt) - 1 : -1], model.head.double())
         gaps.append(scores.amax(-1) - scores.gather(-1, ids[0, len(prompt) :, None])[:, 0])
     gap = torch.cat(gaps)
     share = float((gap == 0).double().mean())
     return {"tokens": len(gap), "argmax": share, "largest_gap": float(gap.max())}
 
 
-_APART: dict[str, Callable[..., Any]] = {"model": put_on_disk, "likelihoods": likelihoods}
+_APART = {one.__name__: one for one in (put_on_disk, likelihoods)}
 
 
-def apart(failing: str, function: str, file: Path, *arguments: Any) -> Any:
-    """What a function of `_APART` gives in a process of its own, told by way of a file.
-
-    Where it fails, MeasurementFailed says what is `failing`, and why.
-    """
-    file.write_text(json.dumps(arguments))
-    run_apart([sys.executable, "-m", __name__, function, str(file)], failing)
-    return json.loads(file.read_text())
+def apart(failing: str, function: Callable[..., Any], **arguments: Any) -> Any:
+    """What a function of `_APART` gives in a process of its own, see `run_apart`."""
+    words = sys.executable, "-m", __name__, function.__name__
+    return run_apart(words, failing, given=json.dumps(arguments))
 
 
-def main(function: str, file: Path) -> None:
-    """Call a function as the file says, which then has what it gave; failures are sentences."""
+def main() -> None:
+    """Call a function as $KVTRAIL_RESULT says, where it leaves what it gives, or a sentence."""
     from engine.errors import KvtrailError
 
+    file, function = Path(os.environ["KVTRAIL_RESULT"]), _APART[sys.argv[1]]
     try:
-        given = _APART[function](*json.loads(file.read_text()))
+        write_json(file, function(**json.loads(file.read_text())))
     except (BenchError, KvtrailError) as error:
         sys.exit(f"error: {error}")
-    write_json(file, given)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main()

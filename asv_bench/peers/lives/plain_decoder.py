@@ -8,7 +8,6 @@ heads (G of keys and values), D their width.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,32 +17,48 @@ from torch import Tensor
 from engine.models.activations import activation_function
 from engine.models.checkpoint import load_weights, read_headers
 from engine.models.families import FAMILIES, read_config
+from engine.models.random_weights import random_weights
+from engine.models.registry import RANDOM_PREFIX, find_directory, random_config
 from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING
 
 Ids = list[list[int]]
 
 
 class PlainDecoder:
-    """A model of any family that kvtrail's engine knows."""
+    """A model of any family that kvtrail's engine knows, by a name that it takes.
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: str) -> None:
-        self.spec = spec = read_config(folder)
-        family, on = FAMILIES[spec.family], torch.device(device)
-        headers = read_headers(folder, family)
-        self.weights = load_weights(headers, family, spec, device=on, dtype=dtype)
+    It computes in `dtype`; matrices of another type are cast where they are used, one by one.
+    """
+
+    def __init__(
+        self, model: str, stored: torch.dtype, device: str, *, seed: int = 0, dtype: Any = None
+    ) -> None:
+        on, self.dtype = torch.device(device), dtype or stored
+        if model.startswith(RANDOM_PREFIX):
+            self.spec = spec = random_config(model)
+            weights = random_weights(spec, seed=seed, device=on, dtype=stored)
+        else:
+            folder = find_directory(model)
+            self.spec = spec = read_config(folder)
+            family = FAMILIES[spec.family]
+            headers = read_headers(folder, family)
+            weights = load_weights(headers, family, spec, device=on, dtype=stored)
+        self.weights = {
+            name: one.to(self.dtype) if one.ndim == 1 else one for name, one in weights.items()
+        }
         self.embedding = self.weights[TOKEN_EMBEDDING]
         self.head = self.weights.get(HEAD, self.embedding)
         self.activation = activation_function(spec.activation)
         self.waves: Tensor | None = None
         if spec.rotary is not None:
             # Half precision would turn positions that are far apart alike.
-            precise = torch.promote_types(dtype, torch.float32)
+            precise = torch.promote_types(self.dtype, torch.float32)
             self.waves = spec.rotary.frequencies(spec.head_dim, on).to(precise)
 
     def cache(self, batch: int, tokens: int) -> Tensor:
         """An empty cache [layers, 2, B, G, S, D]."""
         shape = (self.spec.num_layers, 2, batch, self.spec.num_kv_heads, tokens, self.spec.head_dim)
-        return torch.zeros(shape, dtype=self.embedding.dtype, device=self.embedding.device)
+        return torch.zeros(shape, dtype=self.dtype, device=self.embedding.device)
 
     def next_ids(self, *inputs: Tensor) -> Tensor:
         """Likeliest next ids [B] after the last of `ids`; arguments as `hidden` takes them."""
@@ -58,9 +73,9 @@ class PlainDecoder:
         cache; `mask` [B, 1, T, S] says what may be attended to.
         """
         spec = self.spec
-        x = F.embedding(ids, self.embedding)
+        x = F.embedding(ids, self.embedding).to(self.dtype)
         if self.waves is None:
-            x = x + F.embedding(positions, self.weights[POSITION_EMBEDDING])
+            x = x + F.embedding(positions, self.weights[POSITION_EMBEDDING]).to(self.dtype)
         turn = None if self.waves is None else positions[..., None] * self.waves
         groups = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
         for layer in range(spec.num_layers):
@@ -89,7 +104,8 @@ class PlainDecoder:
         return self._norm(x, "final_norm")
 
     def _map(self, x: Tensor, name: str) -> Tensor:
-        return F.linear(x, self.weights[name + ".weight"], self.weights.get(name + ".bias"))
+        weight = self.weights[name + ".weight"].to(self.dtype)
+        return F.linear(x, weight, self.weights.get(name + ".bias"))
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         weight, epsilon = self.weights[name + ".weight"], self.spec.norm_epsilon
@@ -105,7 +121,7 @@ class PlainGenerator:
     """
 
     def __init__(self, model: str, dtype: str, device: str, batch: int, tokens: int) -> None:
-        self._model = PlainDecoder(Path(model), getattr(torch, dtype), device)
+        self._model = PlainDecoder(model, getattr(torch, dtype), device)
         self._cache = self._model.cache(batch, tokens)
         self._device = device
         self._step: Any = self._model.next_ids

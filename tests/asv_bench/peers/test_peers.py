@@ -71,11 +71,11 @@ def test_engines_that_run_here_generate_the_same_tokens(name: str, tmp_path: Pat
     # In double precision, too, all of them are the likeliest; another token is not.
     other = [list(tokens) for tokens in own]
     other[1][7] = (own[1][7] + 1) % 50
-    generated = {"mixed": {"own": own, "other": other}}
-    told = likelihoods(str(tmp_path / "task.json"), generated)["mixed"]
-    assert told["own"] == {"tokens": 100, "argmax": 1.0, "largest_gap": 0.0}
-    assert told["other"]["argmax"] < 1
-    assert told["other"]["largest_gap"] > 0
+    asked = [(prompts, own), (prompts, other)]
+    right, wrong = likelihoods(task.model, "float64", "cpu", asked)
+    assert right == {"tokens": 100, "argmax": 1.0, "largest_gap": 0.0}
+    assert wrong["argmax"] < 1
+    assert wrong["largest_gap"] > 0
 
 
 class Recorder:
