@@ -60,12 +60,7 @@ class BisectingResults(Judging):
 
     finding: ResultFinding | None = None
 
-    def __init__(
-        self,
-        subject: DeclaredSubject,
-        among: CommitRange,
-        check: Metric,
-    ) -> None:
+    def __init__(self, subject: DeclaredSubject, among: CommitRange, check: Metric) -> None:
         super().__init__("bisect", {**among.to_json(), "check": check.name}, subject)
         self._range, self._check = among, check
         self._good, self._hashes = among.good, among.hashes
@@ -282,6 +277,7 @@ def bisect(
     choice = asked.choice(command, benchmark, how, near=(good, bad))
     chosen = choice.subject("bisect")
     checked = None if check is None else chosen.choose_check(check)
+    chosen.checks = []  # others are not shown, and to score them takes long
     if (count := len(asked_for := judged(chosen.metrics))) > 1:
         shown = ", ".join(metric.name for metric in asked_for[:6])
         said = " ".join(["--metric", *map(repr, benchmark or ())])

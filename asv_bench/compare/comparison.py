@@ -235,15 +235,21 @@ class CommitComparison:
     def _open(self) -> list[str]:
         """The benchmarks without an answer; a gate only where it has something to open.
 
-        What is only looked at, as results that must be equal, is none.
+        What is only looked at is none.
         """
         names = [
             name
             for name, case in self._cases.items()
-            if case.answer is None and self._metric_of[name].check != "equal"
+            if case.answer is None and not self._is_beside(name)
         ]
         metrics = {self._asked[name].name for name in names if name in self._asked}
         return [name for name in names if self._metric_of[name].name in metrics]
+
+    def _is_beside(self, name: str) -> bool:
+        """Whether it is only looked at: results that must be equal, or have had one score."""
+        metric, kept = self._metric_of[name], self._cases[name].kept
+        scores = {one.value for pair in kept for one in (pair.base, pair.head)}
+        return metric.check == "equal" or bool(metric.check and metric.score and len(scores) == 1)
 
     def _next_round(self, running: Sequence[RoundRequest]) -> RoundRequest | None:
         design, names = self._design, self._open()

@@ -33,7 +33,7 @@ class Figures:
     values: dict[str, tuple[float, ...]] = field(default_factory=dict)
     absences: dict[str, Absence] = field(default_factory=dict)
     results: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of checks for equal results: as JSON, one for each window."""
+    """Of checks for equal results, or of such as are scored: as JSON, one for each window."""
     taken: dict[str, float] = field(default_factory=dict)
     """What counts of a metric, where it is not made of its windows."""
     listed: dict[str, MetricTable] = field(default_factory=dict)
@@ -106,9 +106,9 @@ class Left:
                     lacking = f"it printed nothing that {table.regex!r} finds."
                 if not found:
                     raise _Nothing(lacking)
-                if isinstance(table, CheckTable) and table.must == "equal":
+                if isinstance(table, CheckTable) and (table.score or table.must == "equal"):
                     figures.values[name] = (1.0,)
-                    figures.results[name] = (_result(found[0] if table.path else found),)
+                    figures.results[name] = (_result(found[0] if table.path else found, table),)
                     continue
                 found = found[0] if table.path and isinstance(found[0], list) else found
                 if not found:
@@ -210,10 +210,10 @@ def _figure(value: Any, table: MetricTable | CheckTable) -> float:
         ) from None
 
 
-def _result(value: Any) -> str:
-    """A result as JSON, which two equal results have alike."""
+def _result(value: Any, table: CheckTable) -> str:
+    """A result as JSON, which two equal results have alike; whole where it is scored."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    if len(text) <= RESULT_LENGTH:
+    if len(text) <= RESULT_LENGTH or table.score:
         return text
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return f"{text[:RESULT_LENGTH]}... ({len(text)} characters, sha256 {digest})"

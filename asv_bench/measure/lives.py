@@ -12,17 +12,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from asv_bench.errors import Refused
 from asv_bench.git.repository import short
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting, Work
-from asv_bench.measure.processes import LifeFailed, Processes
+from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import Absence, CommitUnusable, Reading, Round, SampleFailed
 from asv_bench.measure.software import Software, cell_of
 from asv_bench.measure.trees import CANNOT_BE_MEASURED, Laid
 from asv_bench.measure.turns import TURNS_VARIABLE, in_turns
 from asv_bench.measure.watched import Watched
+from asv_bench.output import stored_json
 from asv_bench.output.console import doing
 from asv_bench.process.environment import TRIAL_VARIABLE, measured_threads
 from asv_bench.process.gpu import GpuConditions, GpuWatch, chosen_gpus
@@ -159,6 +161,7 @@ class Lives:
         self._metrics = {metric.name: metric for metric in work.metrics}
         # Of checks alone nothing is known of time.
         self._compared = [one.name for one in work.metrics if not one.check] or [*self._metrics]
+        self._scores: dict[tuple[str, str], Any] = {}  # by command and result
         self._places = {place.device: place for place in places}
         self.devices: Sequence[str] = tuple(self._places)
         self._lay_out = lay_out
@@ -412,7 +415,28 @@ class Lives:
                 name = f"peak_gpu_bytes@{number - 1}" if number else "peak_gpu_bytes"
                 figures.values[name] = (float(peak),)
         gpu = watches[0].conditions(begun, ended) if watches else None
-        return _Lived(started, time.time(), figures, gpu)
+        lived = _Lived(started, time.time(), figures, gpu)
+        for name in [one for one in names if self._metrics[one].score and one in figures.results]:
+            try:
+                results = figures.results.pop(name)
+                figures.values[name] = tuple(self._score(name, one, setting) for one in results)
+            except (LifeFailed, ValueError) as error:
+                del figures.values[name]
+                figures.absences[name] = Absence(f"what scores it: {error}", has_failed=True)
+        return lived
+
+    def _score(self, name: str, result: str, setting: Setting) -> float:
+        """What a check's command says of a result, for most after a first, unmeasured life."""
+        metric = self._metrics[name]
+        if (key := (metric.score, result)) not in self._scores:
+            job = Job(
+                metric.score, setting.laid.tree, setting.variables, setting.cores, given=result
+            )
+            self._scores[key] = setting.processes.answer(job, self._work.table.timeout_s)
+        found = self._scores[key]
+        # By checks, whatever their point of load.
+        found = found.get(name.partition("@")[0]) if isinstance(found, dict) else found
+        return metric.figure(stored_json.number(found))
 
     def _setting(
         self, laid: Laid, place: Place, told: Mapping[str, str], processes: Processes | None = None

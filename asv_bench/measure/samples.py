@@ -34,6 +34,7 @@ class Metric:
     control: bool = False  # whether no change can move it
     check: Literal["", "equal", "not-worse"] = ""  # what must hold of it; "": it is no check
     tolerance: float | None = None  # of a check whose results are numbers
+    score: str = ""  # a command that gives results their numbers; "": they are numbers
 
     def figure(self, result: float) -> float:
         """The figure of a result; ValueError where it is too far from 0 for the tolerance."""

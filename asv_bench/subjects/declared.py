@@ -43,7 +43,7 @@ from asv_bench.subjects.subject_file import (
 if TYPE_CHECKING:
     from asv_bench.fleet.fleet import Fleet
 
-_NEWER: dict[str, Any] = {"take": "median", "url": None, "pairs_per_start": 1, "points": {}}
+_NEWER: Any = {"take": "median", "url": None, "pairs_per_start": 1, "points": {}, "score": ""}
 """Keys that are newer than stored histories, and what they are where nobody gives them."""
 
 
@@ -287,7 +287,7 @@ class DeclaredSubject:
         if not found:
             known = ", ".join(one.name for one in self.checks) or "none in its file"
             raise NothingSelected(f"no check is called {name}; there is {known}.")
-        self.metrics, self.checks = [replace(found[0], check="", unit="score")], []
+        self.metrics = [replace(found[0], check="", unit="score")]
         return found[0]
 
     def resolve(self, revision: str) -> Commit:
@@ -432,7 +432,8 @@ class DeclaredSubject:
 def _meaning(table: msgspec.Struct) -> dict[str, Any]:
     """The keys of a table that decide what figures mean, those of `_NEWER` where they are given."""
     return {
-        name: value
+        # Wherever the ruler's own Python lies.
+        name: value.replace(sys.executable, "python") if name == "score" else value
         for name, value in msgspec.to_builtins(table).items()
         if name != "control" and (name not in _NEWER or _NEWER[name] != value)
     }

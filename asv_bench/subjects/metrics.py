@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from asv_bench.measure.samples import TOLERATED, Metric
-from asv_bench.subjects.toml_values import Printed, Take, compiled
+from asv_bench.subjects.toml_values import Printed, Take, Text, compiled
 
 BUILT_IN = (
     Metric("wall_s", "seconds"),
@@ -82,15 +82,21 @@ class CheckTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which of two numbers is better."""
     tolerance: Annotated[float, Meta(gt=0)] | None = None
     """By how much a number may be worse, as a difference; "not-worse" needs it."""
+    score: Text = ""
+    """A line for the shell that leaves a number in the place of the result at $KVTRAIL_RESULT, or
+    numbers by names of checks; it is asked once for each result."""
 
     def __post_init__(self) -> None:
         _require_one_place("a check", self.path, self.regex)
         if (self.must == "not-worse") != (self.tolerance is not None):
             raise ValueError('must = "not-worse" needs a tolerance, and nothing else takes one')
+        if self.score and self.must == "equal":
+            raise ValueError('score gives results their numbers, which needs must = "not-worse"')
 
     def metric(self, name: str) -> Metric:
         """What is read of each life: of results that must be equal the figure is always 1."""
-        return Metric(name, "", self.better, TOLERATED, check=self.must, tolerance=self.tolerance)
+        how = self.must, self.tolerance, self.score.strip()
+        return Metric(name, "", self.better, TOLERATED, "median", False, *how)
 
 
 def _require_one_place(what: str, path: str, regex: str) -> None:

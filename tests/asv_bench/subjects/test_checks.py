@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +101,86 @@ def test_a_fall_is_told_from_noise(kvtrail, declared) -> None:
     said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
     assert checks_of(said)["score"]["verdict"] == "differs"
     assert said.answers["step"]["pairs_used"] == 6 <= checks_of(said)["score"]["lives"]
+
+
+def scored(folder: Path, line: str = "", check: str = "grade") -> str:
+    """Tables whose score is 0.9 of tokens with a 7 and 0.5 of others; each writes down a line."""
+    grade = "grep -q 7 $KVTRAIL_RESULT && one=0.9 || one=0.5"
+    left = f"""{grade}; printf '{{"{check}": %s}}' $one > $KVTRAIL_RESULT"""
+    return f"""
+    [subject]
+    name = "toy"
+    measure = "python bench.py"
+
+    [metrics.step]
+    path = "step"
+
+    [check.{check}]
+    path = "out.tokens"
+    must = "not-worse"
+    tolerance = 0.01
+    score = '''echo asked >> {folder}/asked; {line or left}'''
+    """
+
+
+@pytest.mark.parametrize(
+    ("tokens", "code", "verdict", "words", "asked"),
+    [
+        (RIGHT, 0, "same", "grade: same result, in 6 lives of either end", 1),
+        ("[7, 8]", 0, "same", "grade: same result, in 6 lives of either end", 2),
+        ("[8]", 6, "differs", "grade: worse, 0.9 → 0.5 (-0.4, ", 2),
+        ("[8, random.choice([1, 2])]", 6, "differs", "grade: worse, 0.9 → 0.5 (-0.4, ", 3),
+        ("[8] * 9999", 6, "differs", "grade: worse, 0.9 → 0.5 (-0.4, ", 2),
+    ],
+    ids=["equal", "other, as good", "worse", "worse and unsteady", "longer than what is kept"],
+)
+def test_each_result_is_scored_once(
+    kvtrail, declared, tmp_path: Path, tokens: str, code: int, verdict: str, words: str, asked: int
+) -> None:
+    toy = declared(scored(tmp_path), bench(), bench(9.0, tokens))
+    said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
+    assert said.verdicts == {"step": "faster"}
+    [check] = checks_of(said).values()
+    assert (said.code, check["verdict"], check["lives"]) == (code, verdict, 6)
+    assert words in said.text
+    assert (tmp_path / "asked").read_text().count("\n") == asked
+    assert "also measured" not in said.text
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("echo no room >&2; exit 3", "what scores it: it ended with exit code 3: no room"),
+        ("echo {} > $KVTRAIL_RESULT", "what scores it: null is no number"),
+        ("echo 1, > $KVTRAIL_RESULT", "what scores it: Extra data"),
+    ],
+)
+def test_a_score_that_fails_leaves_the_check_open_and_speed_as_it_is(
+    kvtrail, declared, tmp_path: Path, line: str, words: str
+) -> None:
+    toy = declared(scored(tmp_path, line), bench(), bench(9.0, "[8]"))
+    said = kvtrail(toy, "compare", "HEAD~1", "HEAD")
+    assert (said.code, said.verdicts) == (0, {"step": "faster"})
+    assert checks_of(said)["grade"]["verdict"] == "inconclusive"
+    assert ", result not told" in said.text
+    assert words in said.text
+
+
+def test_the_first_worse_score_is_found_and_a_history_keeps_scores(
+    kvtrail, declared, tmp_path: Path
+) -> None:
+    tokens = [RIGHT, RIGHT, "[7, 8]", "[8]"]
+    texts = [bench(tokens=one, more={"n": number}) for number, one in enumerate(tokens)]
+    toy = declared(scored(tmp_path), *texts)
+    assert kvtrail(toy, "bisect", "HEAD~3", "HEAD").code == 0
+    assert not (tmp_path / "asked").exists()
+    said = kvtrail(toy, "bisect", "HEAD~3", "HEAD", "--check", "grade")
+    assert said.code == 3
+    assert f"first commit with worse grade: {toy.subject.resolve('HEAD').short}" in said.text
+    first = toy.git("rev-list", "--max-parents=0", "HEAD").strip()
+    said = kvtrail(toy, "history", f"{first}..HEAD", "--rounds", "2")
+    graded = [one["samples"] for one in said.record["samples"] if "grade" in one["series"]]
+    assert sorted(graded) == [pytest.approx([0.5] * 2), *[pytest.approx([0.9] * 2)] * 2]
 
 
 def test_a_gate_may_let_another_result_pass(kvtrail, declared) -> None:

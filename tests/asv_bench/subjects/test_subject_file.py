@@ -57,6 +57,7 @@ REFUSED = {
     "builds needs setup, the line that builds a commit": [f"{HEAD}builds = 3"],
     "a check needs either path or regex": [f'{CHECK}path = "a"\nregex = "(b)"'],
     "needs a tolerance": [f'{CHECK}path = "a"\nmust = "not-worse"'],
+    "score gives results their numbers": [f'{CHECK}path = "a"\nscore = "grade"'],
     "nothing else takes one": [f'{CHECK}path = "a"\ntolerance = 1.0'],
     "'better', in check.NAME.must": [f'{CHECK}path = "a"\nmust = "better"'],
     "a is a metric already; call the check otherwise": [
