@@ -191,6 +191,11 @@ def likelihoods(
         ) from None
 
 
+def score(prompts: Ids, generated: Ids, **of_model: Any) -> dict[str, Any]:
+    """The same of what a run of kvtrail's engine generated."""
+    return likelihoods(asked=[(prompts, generated)], **of_model)[0]
+
+
 def _likelihood(model: PlainDecoder, prompts: Ids, generated: Ids) -> dict[str, Any]:
     import torch
     import torch.nn.functional as F
@@ -212,7 +217,7 @@ def _likelihood(model: PlainDecoder, prompts: Ids, generated: Ids) -> dict[str, 
     return {"tokens": len(gap), "argmax": share, "largest_gap": float(gap.max())}
 
 
-_APART = {one.__name__: one for one in (put_on_disk, likelihoods)}
+_APART = {one.__name__: one for one in (put_on_disk, likelihoods, score)}
 
 
 def apart(failing: str, function: Callable[..., Any], **arguments: Any) -> Any:

@@ -33,6 +33,8 @@ _SIZES = (
 )
 OF_RUNS = ("decode_s", "wall_s", "decode_step_ms", "decode_tokens_per_s", "total_tokens_per_s")
 """Figures of whole runs, as a `RunSample` calls them."""
+_REQUESTS = 32
+"""Whose ids the record keeps, at most."""
 # In the order in which they are printed, below each other.
 FIGURES = (
     Column("decode_s", "decode time, s", show=digits(3)),
@@ -94,6 +96,7 @@ def measure_and_report(settings: Settings, files: Outputs) -> None:
                 "tokens": [one.token_digest for one in samples],
             }
             record.results.setdefault("runs", figures)
+            record.results.setdefault("ids", measurement.ids(samples[0]))
     bandwidth = measurement.bandwidth
     record.results |= {"read_bandwidth": bandwidth and asdict(bandwidth), "modes": modes}
 
@@ -207,6 +210,17 @@ class Measurement:
         if settings.sampling["ignore_eos"]:
             drive.require_complete(sample, settings.workload)
         return sample
+
+    def ids(self, sample: RunSample) -> dict[str, Any]:
+        """What requests from all places of a batch generated, as faults may be of some rows."""
+        step = -(-len(self._prompts) // _REQUESTS)
+        return {
+            "model": self._settings.engine["model"],
+            "seed": self._settings.flags.seed or 0,
+            **{name: self.engine_facts[name] for name in ("dtype", "device")},
+            "prompts": self._prompts[::step],
+            "generated": [trace.token_ids for trace in sample.traces[::step]],
+        }
 
     def trace(self, mode: Mode) -> Path:
         """Run once more under the torch profiler and return the file with its trace."""

@@ -187,6 +187,7 @@ class EngineOptions:
     batch: Annotated[int | None, _of_workload("Its batch size.", least=1)] = None
     prompt_len: Annotated[int | None, _of_workload("Its tokens of a prompt.", least=1)] = None
     new_tokens: Annotated[int | None, _of_workload("Its new tokens.", least=1)] = None
+    dtype: Annotated[str | None, _of_workload("auto, float32, float16 or bfloat16.")] = None
 
     def choice(
         self,
@@ -200,11 +201,11 @@ class EngineOptions:
 
         Raises Refused if parameters of a workload are given without it.
         """
-        shape = (self.model, self.batch, self.prompt_len, self.new_tokens)
+        shape = (self.model, self.batch, self.prompt_len, self.new_tokens, self.dtype)
         if self.workload is None and any(value is not None for value in shape):
             raise Refused(
-                "--model, --batch, --prompt-len and --new-tokens change a workload of kvtrail's "
-                "engine; name it with --workload."
+                "--model, --batch, --prompt-len, --new-tokens and --dtype change a workload of "
+                "kvtrail's engine; name it with --workload."
             )
         return Choice(
             command or (),

@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import gettempdir
@@ -35,7 +36,7 @@ from asv_bench.process.machine import chosen_device, has_cuda_gpu
 from asv_bench.subjects.axis import Commits
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.metrics import CheckTable, MetricTable
-from asv_bench.subjects.subject_file import SubjectTable, SubjectText
+from asv_bench.subjects.subject_file import SUBJECT, SubjectTable, SubjectText
 from asv_bench.words import counted, first_of
 from asv_bench.workloads.named import WORKLOADS, workload_named
 
@@ -200,6 +201,7 @@ class EngineWorkload:
     batch: int | None = None
     prompt_len: int | None = None
     new_tokens: int | None = None
+    dtype: str | None = None
 
     def options(self) -> list[tuple[str, str]]:
         """The options that name it, with their values."""
@@ -229,12 +231,13 @@ class EngineRuns(EngineSubject):
             measure=workload.line(),
             devices=1 if has_cuda_gpu() else None,
             # Lives of a commit share its folder, and what is compiled there.
-            env={"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""},
+            env={"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+            | {SUBJECT: str(root)},
             pinned=(RULER,),
             preload=(*ENGINE_NEEDS, "msgspec", "typer", "rich.console", "rich.table"),
         )
-        # In half precision close scores go either way, whatever computes them.
-        checks = {} if has_cuda_gpu() else {"tokens": CheckTable("results.runs.tokens")}
+        is_exact = not has_cuda_gpu() and workload.dtype in (None, "auto", "float32")
+        checks = {"tokens": CheckTable("results.runs.tokens")} if is_exact else _likelihoods()
         super().__init__(root, SubjectText(table, metrics=_METRICS, check=checks))
         # Without patterns the step time alone is compared.
         self.metrics = self.known[:1]
@@ -243,6 +246,14 @@ class EngineRuns(EngineSubject):
         name, device = self.workload.name, chosen_device("auto")
         own = workload_named(name).default_model(device, is_quick=device == "cpu")
         return name, self.workload.model or own
+
+
+def _likelihoods() -> dict[str, CheckTable]:
+    """Checks in half precision, where close scores go either way, whatever computes them."""
+    # With the engine beside the ruler, whatever a commit's is.
+    line = f'cd "${SUBJECT}" && exec {shlex.quote(sys.executable)} -m asv_bench.peers.model score'
+    table = partial(CheckTable, "results.ids", must="not-worse", score=line)
+    return {"argmax": table(tolerance=0.05), "largest_gap": table(better="lower", tolerance=1.0)}
 
 
 @dataclass

@@ -13,15 +13,18 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from toy_repository import ToyRepository
 from typer.testing import CliRunner, Result
 
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import Interrupted, MeasurementFailed, NothingMeasured, Refused
+from asv_bench.git.repository import Repository
 from asv_bench.output.record import REPOSITORY
 from asv_bench.peers import lives
 from asv_bench.peers.contest import find_peers, rest_table, speed_table
 from asv_bench.peers.lives.life import PeerTask, live
-from asv_bench.peers.model import likelihoods, put_on_disk
+from asv_bench.peers.model import likelihoods, put_on_disk, score
+from asv_bench.subjects import choose
 from asv_bench.workloads.named import Workload
 
 MIXED = Workload("mixed", 5, 3, (1, 4, 9), 20, unique_prompts=True)
@@ -76,6 +79,74 @@ def test_engines_that_run_here_generate_the_same_tokens(name: str, tmp_path: Pat
     assert right == {"tokens": 100, "argmax": 1.0, "largest_gap": 0.0}
     assert wrong["argmax"] < 1
     assert wrong["largest_gap"] > 0
+
+
+@pytest.mark.parametrize(("fault", "least"), [(1, 0.99), (2, 0.0)], ids=["right", "wrong"])
+def test_a_wrong_rotary_base_in_half_precision_lowers_the_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: int, least: float
+) -> None:
+    """The ids that `run` leaves are those of a workload's check, several rows of the batch."""
+    from kernels.attention.rotation import HeadRotation
+
+    turned = HeadRotation.heads
+
+    def heads(self: HeadRotation, *arguments: Any, **options: Any) -> Any:
+        return turned(replace(self, positions=self.positions // fault), *arguments, **options)
+
+    monkeypatch.setattr(HeadRotation, "heads", heads)
+    record = tmp_path / "record.json"
+    words = "run wide --quick --model random:llama-tiny --dtype float16 --repeat-runs 1 --json"
+    done = CliRunner().invoke(build_app(), [*words.split(), str(record)])
+    assert done.exit_code == 0, done.output
+    ids = json.loads(record.read_text())["results"]["ids"]
+    assert (ids["dtype"], ids["device"], len(ids["prompts"])) == ("float16", "cpu", 16)
+    told = score(**ids)
+    assert told["tokens"] == 256
+    assert least <= told["argmax"] <= (1.0 if fault == 1 else 0.5)
+    assert (told["largest_gap"] > 1) == (fault == 2)
+
+
+@pytest.mark.thorough
+def test_an_engine_that_is_faster_but_wrong_in_half_precision_is_named_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a clone with a slow base, of the base as it is, and of one that turns by half as much."""
+    toy = ToyRepository(tmp_path / "clone")
+    Repository(REPOSITORY).ask("clone", "--quiet", "--local", str(REPOSITORY), str(toy.root))
+    engine, rotation = (
+        toy.root / one for one in ("engine/engine.py", "kernels/attention/rotation.py")
+    )
+    right, fast = rotation.read_text(), engine.read_text()
+    begin = "    def _advance(self) -> None:\n"
+    slow = fast.replace(begin, f"{begin}        sum(range(200_000))\n")
+    wrong = right.replace("F.embedding(self.positions,", "F.embedding(self.positions // 2,")
+    assert wrong != right
+    assert slow != fast
+    toy.change("slow", {"engine/engine.py": slow})
+    toy.change("the same", {"kernels/attention/rotation.py": f"{right}\n# No change.\n"})
+    toy.change("wrong", {"engine/engine.py": fast, "kernels/attention/rotation.py": wrong})
+    monkeypatch.setattr(choose, "REPOSITORY", toy.root)
+    monkeypatch.chdir(toy.root)
+    record = tmp_path / "record.json"
+    words = "--workload wide --model random:llama-tiny --dtype float16 --margin 20 --pairs 10"
+
+    def compared(head: str) -> tuple[int, str, dict[str, Any]]:
+        done = CliRunner().invoke(
+            build_app(), ["compare", "HEAD~2", head, *words.split(), "--json", str(record)]
+        )
+        results = json.loads(record.read_text())["results"]
+        return done.exit_code, " ".join(done.output.split()), results
+
+    code, said, results = compared("HEAD")
+    assert (code, results["comparisons"][0]["verdict"]) == (6, "faster")
+    assert [one["verdict"] for one in results["checks"]] == ["differs", "differs"]
+    assert ", other result" in said
+    assert "argmax: worse, 1 → 0.0" in said
+    code, said, results = compared("HEAD~1")
+    assert code in (0, 4)
+    told = [(one["check"], one["verdict"]) for one in results["checks"]]
+    assert told == [("argmax", "same"), ("largest_gap", "same")]
+    assert "argmax: same result, in " in said
 
 
 class Recorder:
