@@ -6,9 +6,10 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from engine.config import EngineConfig
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
 
 
 def _option(help_text: str, default: Any = None, kind: type = str) -> Any:
@@ -17,9 +18,12 @@ def _option(help_text: str, default: Any = None, kind: type = str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What a server is started with: the model, its own options, and those of the engine."""
+    """What a server is started with: the model, its own options, and those of the engine.
 
-    model: str
+    `kvtrail serve` reads them from this file alone, without the engine.
+    """
+
+    model: str = field(metadata={"help": "Hub id, local directory or random:NAME."})
     host: str = _option("Address to listen on; 0.0.0.0 lets other machines ask.", "127.0.0.1")
     port: int = _option("Port to listen on; 0 takes a free one.", 8000, int)
     api_key: str | None = _option("Key that clients must bring (default: $KVTRAIL_API_KEY).")
@@ -53,6 +57,8 @@ class ServerOptions:
 
     def engine_config(self) -> EngineConfig:
         """Raises ConfigError where an option is outside its range."""
+        from engine.config import EngineConfig
+
         names = {one.name for one in fields(EngineConfig)} & {one.name for one in fields(self)}
         return EngineConfig(**{name: getattr(self, name) for name in names})
 
@@ -73,8 +79,9 @@ def make_parser() -> argparse.ArgumentParser:
         description="Serve a model in the shape of OpenAI's API.",
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL", help="Hub id, local directory or random:NAME.")
-    for one in fields(ServerOptions)[1:]:
+    model, *options = fields(ServerOptions)
+    parser.add_argument("model", metavar="MODEL", help=model.metadata["help"])
+    for one in options:
         help_text = one.metadata["help"]
         if one.default is not None:
             help_text += f" (default: {one.default})"

@@ -7,36 +7,64 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import MISSING, fields
+from dataclasses import fields
 
 import pytest
 from served import ROOT
 
-from asv_bench.cli.serve import Serving
+from asv_bench.cli.commands import build_app
 from asv_bench.errors import Refused
-from engine.serving.options import ServerOptions, make_parser, read_options
+from engine.serving.options import ServerOptions, read_options
 
 
-def test_both_commands_have_the_same_options():
-    theirs = {one.name: one for one in fields(Serving)}
-    ours = {one.name: one for one in fields(ServerOptions)[1:]}
-    assert [*theirs] == [*ours]
-    hints = Serving.__annotations__
-    for name, one in ours.items():
-        assert theirs[name].default == one.default is not MISSING
-        # Their helps are compared as text: both are Python, and neither imports the other.
-        help_text = one.metadata["help"]
-        assert help_text in hints[name].replace('"\n', ""), name
-    parsed = make_parser().parse_args([*Serving().words(), "--", "m"])
-    assert read_options(["m"]) == ServerOptions(**vars(parsed))
+@pytest.fixture
+def handed_over(monkeypatch):
+    """What `kvtrail serve` hands to the server: its words, and the variables."""
+
+    def hand(*words):
+        def execve(program, command, environment):
+            start = command.index("engine.serving") + 1
+            handed.append((command[start:], environment))
+
+        handed = []
+        monkeypatch.setattr(os, "execve", execve)
+        build_app("serve")(["serve", *words], standalone_mode=False)
+        return handed[0]
+
+    return hand
 
 
-def test_words_are_read_back():
-    given = Serving(port=9, served_model_name="-x y", max_model_len=7, api_key="k")
-    read = read_options([*given.words(), "--", "-odd model"])
+def test_both_commands_have_the_same_options_and_defaults(handed_over):
+    words, _ = handed_over("m")
+    assert read_options(words) == read_options(["m"])
+    assert {word.partition("=")[0] for word in words[:-2]} == {
+        f"--{one.name.replace('_', '-')}"
+        for one in fields(ServerOptions)[1:]
+        if one.default is not None
+    }
+
+
+def test_words_are_read_back(handed_over):
+    options = ("--port", "9", "--served-model-name=-x y", "--max-model-len", "7")
+    words, variables = handed_over(*options, "--api-key", "k", "--", "-odd model")
+    read = read_options(words)
     assert (read.model, read.name, read.port) == ("-odd model", "-x y", 9)
-    assert (read.max_model_len, read.api_key) == (7, "k")
     assert read.engine_config().max_model_len == 7
+    # A list of processes does not show it.
+    assert read.api_key is None
+    assert variables["KVTRAIL_API_KEY"] == "k"
+
+
+def test_help_is_there_without_the_engine(tmp_path):
+    """Torch takes seconds, and who measures their own repository has none."""
+    (tmp_path / "torch.py").write_text("raise RuntimeError('imported')")
+    command = [sys.executable, "-m", "asv_bench", "serve", "--help"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "200"}
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    for one in fields(ServerOptions)[1:]:
+        assert f"--{one.name.replace('_', '-')}" in said.stdout
+        assert one.metadata["help"].split()[0] in said.stdout
 
 
 def test_a_key_may_come_from_the_environment(monkeypatch):
@@ -78,4 +106,4 @@ def test_what_is_missing_is_named(monkeypatch):
 
     monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else name)
     with pytest.raises(Refused, match=r"needs uvicorn.*kvtrail\[serve\]"):
-        serve.serve("m", options=Serving())
+        serve.serve("m")
