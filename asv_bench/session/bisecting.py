@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -253,25 +253,13 @@ class Bisecting(Searching):
         if not finding.confirmed_steps or self._stopped is not None:
             return
         row = [Commit(self._good), *self._range.commits]
-        # The answer stands already, and Ctrl-C leaves it.
-        looking = Progress(self._console, "looking at what differs besides time")
-        with suppress(KeyboardInterrupt), looking:
-            # Not at the top: where nothing is slower, nothing has need of it.
-            from asv_bench.explain.explaining import why
-
+        with self._looking() as why:
             for step in finding.confirmed_steps:
                 before = row[[commit.hash for commit in row].index(step.commits[0]) - 1]
                 head = self._by_hash[step.commit]
                 is_slower = (step.effect > 0) == (self._metric.better == "lower")
-                lines = why(
-                    self._subject,
-                    before,
-                    head,
-                    self._options,
-                    sign=1 if is_slower else -1,
-                    has_commits=False,
-                    seconds=self._how.limit.left(),
-                )
+                sign = 1 if is_slower else -1
+                lines = why(before, head, self._options, sign=sign, has_commits=False)
                 self._why += [f"{head.short}: {line[0].lower()}{line[1:]}" for line in lines]
 
     def _next_question(self) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -300,15 +299,8 @@ class Comparing(Judging):
         if options is None or not found or self._stopped is not None:
             return
         begin, head = found[0]
-        # The answer stands already, and Ctrl-C leaves it.
-        looking = Progress(self._console, "looking at what differs besides time")
-        with suppress(KeyboardInterrupt), looking:
-            # Not at the top: where nothing is slower, nothing has need of it.
-            from asv_bench.explain.explaining import why
-
-            left = self._how.limit.left()
-            lines = why(self._subject, self._base, head, options, seconds=left)
-            self._why = [f"{begin}{line}" for line in lines]
+        with self._looking() as why:
+            self._why = [f"{begin}{line}" for line in why(self._base, head, options)]
 
     def _page(self) -> str:
         """The comparison as text for an issue or a pull request."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,7 @@ from asv_bench.measure import log
 from asv_bench.measure.log import Log, conditions
 from asv_bench.measure.samples import CommitUnusable, Pair, judged
 from asv_bench.measure.software import same_code
-from asv_bench.output.console import print_sentences
+from asv_bench.output.console import Progress, print_sentences
 from asv_bench.output.issue_text import environment_of, issue_text, repeating
 from asv_bench.output.record import WORKPLACE, Record, command_line, require_writable
 from asv_bench.output.table import Table
@@ -31,6 +31,7 @@ from asv_bench.session.options import Outputs, RunningOptions
 from asv_bench.session.time_limit import ending_in_time, termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
 
+_LOOKING = "looking at what differs besides time"
 _OF_BUILD = (
     "The answer is one of this build: another build of the same source may be faster or slower by "
     "luck of its layout. In kvtrail.toml, builds = 5 in [subject] tells that from a change."
@@ -304,6 +305,17 @@ class Judging(Session):
         if not self._is_clear():
             print_sentences(self._console, self._doubts, "yellow")
         self._record.results["of_build"] = " ".join(self._of_build)
+
+    @contextmanager
+    def _looking(self) -> Iterator[Callable[..., list[str]]]:
+        """Gives `why`, of two ends; Ctrl-C ends what it surrounds, and leaves the answer."""
+        with suppress(KeyboardInterrupt), Progress(self._console, _LOOKING):
+            # Not at the top: where nothing is slower, nothing has need of it.
+            from asv_bench.explain.explaining import why
+
+            yield lambda *ends, **more: why(
+                self._subject, *ends, seconds=self._how.limit.left(), **more
+            )
 
     def _issue(
         self,
