@@ -80,8 +80,9 @@ def fused_head(model: Decoder) -> FoldedLinear:
 
     A copy, unless it is whole already and no embedding that a norm must leave alone.
     """
-    missing = -model.head.shape[0] % HEAD_PART
-    weight = F.pad(model.head, (0, 0, 0, missing)) if missing else model.head
+    head = model.head.weight
+    missing = -head.shape[0] % HEAD_PART
+    weight = F.pad(head, (0, 0, 0, missing)) if missing else head
     return _fold(Linear(weight, None), model.final_norm)
 
 
@@ -100,7 +101,7 @@ def folding_bytes(config: DecoderSpec, dtype: torch.dtype) -> int:
     shapes = step_shapes(config)
     sizes: list[int] = [math.prod(getattr(shapes, role)) for role in ROLES]
     copied = 0
-    if config.tied_head or config.vocab_size != shapes.head[0]:
+    if config.tied_head or config.num_scored != shapes.head[0]:
         copied += math.prod(shapes.head)
     if config.norm == "rms":
         return dtype.itemsize * (copied + max(sizes))
@@ -114,7 +115,7 @@ def step_shapes(config: DecoderSpec) -> StepShapes:
     embed, inner = config.hidden_size, config.inner_size
     attended = config.num_heads * config.head_dim
     keys_and_values = 2 * config.num_kv_heads * config.head_dim
-    head_rows = -(-config.vocab_size // HEAD_PART) * HEAD_PART
+    head_rows = -(-config.num_scored // HEAD_PART) * HEAD_PART
     return StepShapes(
         attention_in=(attended + keys_and_values, embed),
         attention_out=(embed, attended),

@@ -21,6 +21,7 @@ from engine.errors import ModelError
 from engine.memory import allocating
 from engine.models.family import Family
 from engine.models.files import read_json_object, refuse_lfs_pointer
+from engine.models.share import WHOLE, Copied, Share
 from engine.models.spec import DecoderSpec
 from engine.models.weights import HEAD, HEAD_NAME, TOKEN_EMBEDDING, StoredPart, parameter_shapes
 
@@ -96,6 +97,7 @@ def load_weights(
     *,
     device: torch.device,
     dtype: torch.dtype,
+    share: Share = WHOLE,
 ) -> dict[str, Tensor]:
     """Read the parameters of a model.
 
@@ -107,6 +109,8 @@ def load_weights(
         What the parameters are called in the files, and which there are.
     device, dtype
         Of the tensors returned.
+    share
+        The part of each parameter that is read.
 
     Returns
     -------
@@ -122,7 +126,10 @@ def load_weights(
     ConfigError
         The device has too little memory for them.
     """
-    shapes = parameter_shapes(config)
+    part, shapes = share.spec(config), parameter_shapes(share.spec(config))
+    # A tied checkpoint may store a head all the same.
+    stored_shapes = {HEAD: parameter_shapes(replace(part, tied_head=False))[HEAD], **shapes}
+    whole = parameter_shapes(replace(config, tied_head=False))
     chosen = _choose(stored, family, config)
     for one in chosen:
         shape = one.part.shape
@@ -133,13 +140,17 @@ def load_weights(
             with _open(path) as file:
                 for one in chosen:
                     if one.tensor.path == path:
-                        if one.parameter not in weights:
-                            shape = shapes.get(one.parameter, shapes[TOKEN_EMBEDDING])
-                            weights[one.parameter] = torch.empty(shape, device=device, dtype=dtype)
-                        _read(file, one, weights[one.parameter])
+                        name = one.parameter
+                        if name not in weights:
+                            # What no part of a file fills is zero.
+                            shape = stored_shapes[name]
+                            weights[name] = torch.zeros(shape, device=device, dtype=dtype)
+                        cut = share.cut(config, name, whole[name])
+                        for copied in share.copied(cut, one.part):
+                            _read(file, one, copied, weights[name])
     if HEAD not in shapes and HEAD in weights:
         head = weights.pop(HEAD)
-        if not torch.equal(head, weights[TOKEN_EMBEDDING]):
+        if not torch.equal(head, share.take(config, HEAD, weights[TOKEN_EMBEDDING])):
             weights[HEAD] = head
     return weights
 
@@ -215,16 +226,22 @@ def _check_header(tensor: StoredTensor, shape: tuple[int, ...]) -> None:
         )
 
 
-def _read(file: Any, chosen: _Choice, parameter: Tensor) -> None:
-    """Copy one tensor into its rows of a parameter; what the file maps is never kept."""
-    part, tensor = chosen.part, chosen.tensor
+def _read(file: Any, chosen: _Choice, copied: Copied, parameter: Tensor) -> None:
+    """Copy a tensor, or a part of it, into a parameter; what the file maps is never kept."""
+    part, tensor, source = chosen.part, chosen.tensor, copied.source
     with _naming(tensor.path):
-        loaded = file.get_tensor(tensor.name).to(parameter.device)
-    rows = parameter[part.first : part.first + part.shape[0]]
-    rows.copy_(loaded.t() if part.is_transposed else loaded)
+        if len(source) == 1 and source[0] == slice(0, part.shape[0]):
+            loaded = file.get_tensor(tensor.name)
+        else:
+            if len(source) < len(part.shape):
+                source = (*source, slice(None))
+            loaded = file.get_slice(tensor.name)[source[::-1] if part.is_transposed else source]
+        loaded = loaded.to(parameter.device)
+    filled = parameter[copied.target]
+    filled.copy_(loaded.t() if part.is_transposed else loaded)
     # An infinity or a NaN anywhere shows in the smallest or the largest element.
-    if not torch.stack(torch.aminmax(rows)).isfinite().all():
-        raise ModelError(f"{tensor} holds values that are not finite in {rows.dtype}.")
+    if not torch.stack(torch.aminmax(filled)).isfinite().all():
+        raise ModelError(f"{tensor} holds values that are not finite in {filled.dtype}.")
 
 
 def _refuse_wrapped_names(directory: Path, whole: list[str], of_backbone: list[str]) -> None:

@@ -16,9 +16,20 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.models.activations import activation_function
-from engine.models.layers import Attend, Attention, FeedForward, LayerNorm, Linear, Norm, RMSNorm
+from engine.models.head import Head, SplitHead
+from engine.models.layers import (
+    Attend,
+    Attention,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    Norm,
+    RMSNorm,
+    SplitLinear,
+)
 from engine.models.spec import DecoderSpec
 from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING, parameter_shapes
+from engine.parallel.group import Group
 from kernels.attention.rotation import HeadRotation
 
 # cuBLAS has fast kernels only for outputs whose rows are aligned.
@@ -51,6 +62,9 @@ class Decoder:
         Name to tensor, with the names and shapes of `parameter_shapes`, all of one device and one
         float dtype. The model keeps the tensors; it copies none but the head, and that only where
         it needs padding.
+    group
+        The ranks that have a part of the model each, of which `config` and `weights` are this
+        one's. None: the model is whole.
 
     Raises
     ------
@@ -58,22 +72,23 @@ class Decoder:
         A parameter is missing, or has another shape, device or dtype.
     """
 
-    def __init__(self, config: DecoderSpec, weights: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, config: DecoderSpec, weights: Mapping[str, Tensor], group: Group | None = None
+    ) -> None:
         _check_weights(config, weights)
         self.config = config
+        self.group = group
+        self.num_bytes = sum(weight.nbytes for weight in weights.values())
         self.device = weights[TOKEN_EMBEDDING].device
         self.dtype = weights[TOKEN_EMBEDDING].dtype
-        head = weights[TOKEN_EMBEDDING if config.tied_head else HEAD]
-        self.head = _pad_rows(head, _HEAD_ROWS)  # [V rounded up, E]
-        # A tied embedding is a view of the head, so that one copy serves both.
-        self.token_embedding = (
-            self.head[: config.vocab_size] if config.tied_head else weights[TOKEN_EMBEDDING]
-        )  # [V, E]
+        self.head, self.token_embedding = _head_and_embedding(config, weights, group)
         self.position_embedding = weights.get(POSITION_EMBEDDING)  # [max_positions, E]
         self._turns: Tensor | None = None  # [max_positions, D]
         if config.rotary is not None:
             self._turns = config.rotary.table(config.max_positions, config.head_dim, self.device)
-        self.blocks = tuple(_block(config, weights, layer) for layer in range(config.num_layers))
+        self.blocks = tuple(
+            _block(config, weights, layer, group) for layer in range(config.num_layers)
+        )
         self.final_norm = _norm(config, weights, "final_norm")
         self._next_norms = self._norms_behind_blocks()
 
@@ -127,7 +142,7 @@ class Decoder:
         self.blocks = tuple(block.folded() for block in self.blocks)
         norm = self.final_norm
         if isinstance(norm, RMSNorm) and norm.weight is not None and not self.config.tied_head:
-            self.head.mul_(norm.weight)
+            self.head.weight.mul_(norm.weight)
             self.final_norm = replace(norm, weight=None)
         self._next_norms = self._norms_behind_blocks()
 
@@ -140,16 +155,35 @@ class Decoder:
 
         Rows are contiguous, but may lie further apart than V.
         """
-        return F.linear(hidden, self.head)[:, : self.config.vocab_size]
+        return self.head.logits(hidden)
 
 
-def _block(config: DecoderSpec, weights: Mapping[str, Tensor], layer: int) -> Block:
+def _head_and_embedding(
+    config: DecoderSpec, weights: Mapping[str, Tensor], group: Group | None
+) -> tuple[Head | SplitHead, Tensor]:
+    """The head and the token embedding [V, E]; where they are tied, views of one copy."""
+    embedding = weights[TOKEN_EMBEDDING]
+    vocab_size, scored = config.vocab_size, config.num_scored
+    if group is None:
+        head = _pad_rows(embedding if config.tied_head else weights[HEAD], _HEAD_ROWS)
+        return Head(head, vocab_size), head[:vocab_size] if config.tied_head else embedding
+    first = group.rank * scored
+    if not config.tied_head:
+        return SplitHead(weights[HEAD], vocab_size, first, group), embedding
+    every = _pad_rows(embedding, group.size * scored)
+    split = SplitHead(every[first : first + scored], vocab_size, first, group)
+    return split, every[:vocab_size]
+
+
+def _block(
+    config: DecoderSpec, weights: Mapping[str, Tensor], layer: int, group: Group | None
+) -> Block:
     block = f"blocks.{layer}."
     return Block(
         Attention(
             _norm(config, weights, block + "attention_norm"),
             _linear(weights, block + "attention_in"),
-            _linear(weights, block + "attention_out"),
+            _linear(weights, block + "attention_out", group),
             config.num_heads,
             config.num_kv_heads,
             config.head_dim,
@@ -159,7 +193,7 @@ def _block(config: DecoderSpec, weights: Mapping[str, Tensor], layer: int) -> Bl
         FeedForward(
             _norm(config, weights, block + "feed_forward_norm"),
             _linear(weights, block + "feed_forward_in"),
-            _linear(weights, block + "feed_forward_out"),
+            _linear(weights, block + "feed_forward_out", group),
             activation_function(config.activation),
             config.is_gated,
         ),
@@ -179,8 +213,9 @@ def _norm(config: DecoderSpec, weights: Mapping[str, Tensor], name: str) -> Norm
     return LayerNorm(weights[name + ".weight"], weights[name + ".bias"], config.norm_epsilon)
 
 
-def _linear(weights: Mapping[str, Tensor], name: str) -> Linear:
-    return Linear(weights[name + ".weight"], weights.get(name + ".bias"))
+def _linear(weights: Mapping[str, Tensor], name: str, group: Group | None = None) -> Linear:
+    weight, bias = weights[name + ".weight"], weights.get(name + ".bias")
+    return Linear(weight, bias) if group is None else SplitLinear(weight, bias, group)
 
 
 def _pad_rows(weight: Tensor, multiple: int) -> Tensor:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.models.activations import KERNEL_ACTIVATIONS, Activation, gelu_tanh
+from engine.parallel.group import Group
 from kernels.attention.rotation import HeadRotation
 from kernels.linear.folded import pack_gate, packed_halves
 from kernels.linear.gate import gate
@@ -88,6 +89,17 @@ class Linear:
             # cuBLAS applies it to what it stores. On the CPU the same function has another GELU.
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         return activation(self(x))
+
+
+@dataclass(frozen=True, slots=True)
+class SplitLinear(Linear):
+    """A map of which each rank has the columns of what it reads; the bias is rank 0's."""
+
+    group: Group
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [T, in], a part of the whole, to [T, out], the sum over all ranks."""
+        return self.group.all_reduce(F.linear(x, self.weight, self.bias))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from engine.models.gpt2 import GPT2
+from engine.models.share import WHOLE, Share
 from engine.models.spec import DecoderSpec
 from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING, parameter_shapes
 
@@ -44,19 +45,25 @@ _DRAWERS = 2
 
 
 def random_weights(
-    config: DecoderSpec, *, seed: int, device: torch.device, dtype: torch.dtype
+    config: DecoderSpec,
+    *,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    share: Share = WHOLE,
 ) -> dict[str, Tensor]:
-    """Weights for `Decoder`, with the names and shapes of `parameter_shapes`.
+    """Weights for `Decoder`, with the names and shapes of `parameter_shapes`, or a `share` of them.
 
+    The numbers are those of the whole model, of which the device holds one parameter at a time.
     Those of a GPT-2 are made in float32 and rounded to `dtype` at the end, by a few threads side
     by side.
     """
     if config.family != "gpt2":
-        return _drawn_in_place(config, seed, device, dtype)
+        return _drawn_in_place(config, seed, device, dtype, share)
     shapes = parameter_shapes(config)
 
     def draw(name: str) -> Tensor:
-        return _draw(name, shapes[name], seed, dtype)
+        return share.take(config, name, _draw(name, shapes[name], seed, dtype))
 
     with ThreadPoolExecutor(min(_DRAWERS, len(os.sched_getaffinity(0)))) as pool:
         # Sent off by this thread, whose current device and stream are the caller's.
@@ -65,7 +72,7 @@ def random_weights(
 
 
 def _drawn_in_place(
-    config: DecoderSpec, seed: int, device: torch.device, dtype: torch.dtype
+    config: DecoderSpec, seed: int, device: torch.device, dtype: torch.dtype, share: Share
 ) -> dict[str, Tensor]:
     """The parameters, each from a generator of its own on the device."""
     generator = torch.Generator(device)
@@ -75,9 +82,8 @@ def _drawn_in_place(
         center, deviation = _distribution(name, shape)
         half_width = deviation * math.sqrt(3.0)
         weight = torch.empty(shape, device=device, dtype=dtype)
-        weights[name] = weight.uniform_(
-            center - half_width, center + half_width, generator=generator
-        )
+        weight.uniform_(center - half_width, center + half_width, generator=generator)
+        weights[name] = share.take(config, name, weight)
     return weights
 
 

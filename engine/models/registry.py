@@ -23,8 +23,10 @@ from engine.models.hub import EVERYTHING, TOKENIZER_ONLY, fetch_from_hub
 from engine.models.llama import llama3
 from engine.models.qwen import qwen3
 from engine.models.random_weights import random_weights
+from engine.models.share import WHOLE, Share
 from engine.models.spec import DecoderSpec
 from engine.models.weights import HEAD, parameter_shapes
+from engine.parallel.group import Group
 from engine.text.tokenizer import Tokenizer
 
 RANDOM_PREFIX = "random:"
@@ -106,7 +108,10 @@ RANDOM_CONFIGS: dict[str, DecoderSpec] = {
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model on its device, and the tokenizer that came with it, if one did."""
+    """A model, or a part of it, on its device, and the tokenizer that came with it, if one did.
+
+    `config` is of the whole model, and the decoder's own of the part.
+    """
 
     model: Decoder
     config: DecoderSpec
@@ -119,6 +124,8 @@ def load_model(
     device: torch.device,
     dtype: torch.dtype | None = None,
     seed: int = 0,
+    share: Share = WHOLE,
+    group: Group | None = None,
 ) -> LoadedModel:
     """Load a model by name.
 
@@ -130,21 +137,23 @@ def load_model(
     dtype : their type; None chooses float32 on the CPU, elsewhere the half-precision type that the
         checkpoint was written in, or float16.
     seed : of the weights of a `random:` model.
+    share, group : the part of the model that is loaded, and the ranks that have the others.
 
     Raises
     ------
     ModelError
         There is no such model, or its files are missing, damaged, inconsistent or unsupported.
     ConfigError
-        The device has too little memory for the weights.
+        The device has too little memory for the weights, or there are no such parts.
     """
     name = os.fspath(name)
     if name.startswith(RANDOM_PREFIX):
         config = random_config(name)
         dtype = dtype or default_dtype(config, device)
-        shapes = parameter_shapes(config)
-        with allocating_weights(f"The weights of {name}", shapes, device, dtype):
-            model = Decoder(config, random_weights(config, seed=seed, device=device, dtype=dtype))
+        part = share.spec(config)
+        with allocating_weights(f"The weights of {name}", parameter_shapes(part), device, dtype):
+            weights = random_weights(config, seed=seed, device=device, dtype=dtype, share=share)
+            model = Decoder(part, weights, group)
         return LoadedModel(model, config, tokenizer=None)
     directory = find_directory(name)
     config = read_config(directory)
@@ -152,10 +161,29 @@ def load_model(
     stored = read_headers(directory, family)
     _require_room_for_layers(directory, config, stored)
     weights = load_weights(
-        stored, family, config, device=device, dtype=dtype or default_dtype(config, device)
+        stored,
+        family,
+        config,
+        device=device,
+        dtype=dtype or default_dtype(config, device),
+        share=share,
     )
     config = replace(config, tied_head=HEAD not in weights)
-    return LoadedModel(Decoder(config, weights), config, Tokenizer.in_directory(directory))
+    model = Decoder(share.spec(config), weights, group)
+    return LoadedModel(model, config, Tokenizer.in_directory(directory))
+
+
+def model_spec(name: str) -> DecoderSpec:
+    """The spec of a model that `load_model` loads; no weights are read.
+
+    Raises
+    ------
+    ModelError
+        As `load_model`.
+    """
+    if name.startswith(RANDOM_PREFIX):
+        return random_config(name)
+    return read_config(find_directory(name))
 
 
 def random_config(name: str) -> DecoderSpec:

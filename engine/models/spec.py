@@ -65,6 +65,8 @@ class DecoderSpec:
         Parts of the attention scale, see `attention_scale`.
     sliding_window
         Tokens that some layer attends to at most; None: all.
+    head_tokens
+        Tokens that the head scores, of a rank's part of a model; None: the vocabulary.
     dtype
         The type the checkpoint says it was written in: float64, float32, float16 or bfloat16.
 
@@ -97,6 +99,7 @@ class DecoderSpec:
     scale_by_head_dim: bool = True
     scale_by_layer: bool = False
     sliding_window: int | None = None
+    head_tokens: int | None = None
     dtype: str | None = None
 
     def __post_init__(self) -> None:
@@ -131,6 +134,11 @@ class DecoderSpec:
     def group(self) -> int:
         """Query heads that share a head of keys and values."""
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def num_scored(self) -> int:
+        """Tokens that the head scores."""
+        return self.head_tokens or self.vocab_size
 
     @property
     def longest_sequence(self) -> int:

@@ -43,7 +43,7 @@ def parameter_shapes(config: DecoderSpec) -> dict[str, Shape]:
         shapes |= _linear(block + "feed_forward_out", embed, inner, has_feed_forward_bias)
     shapes |= _norm(config, "final_norm")
     if not config.tied_head:
-        shapes[HEAD] = (config.vocab_size, embed)
+        shapes[HEAD] = (config.num_scored, embed)
     return shapes
 
 

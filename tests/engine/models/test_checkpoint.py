@@ -54,7 +54,7 @@ def test_single_and_sharded_tied_and_untied(shard, tied, tmp_path):
     assert (shards == ["model.safetensors"]) if shard == "5GB" else (len(shards) > 3)
     _assert_reads_as(tmp_path, reference)
     model = _load(tmp_path).model
-    assert (model.head.data_ptr() == model.token_embedding.data_ptr()) == tied
+    assert (model.head.weight.data_ptr() == model.token_embedding.data_ptr()) == tied
 
 
 def test_names_without_prefix(tmp_path):
@@ -82,7 +82,7 @@ def test_a_tied_head_that_is_stored_as_well_stays_tied(tmp_path):
     _assert_reads_as(tmp_path, reference)
     loaded = _load(tmp_path)
     assert loaded.config.tied_head
-    assert loaded.model.head.data_ptr() == loaded.model.token_embedding.data_ptr()
+    assert loaded.model.head.weight.data_ptr() == loaded.model.token_embedding.data_ptr()
 
 
 def test_a_tied_head_with_values_of_its_own_is_used_as_in_transformers(tmp_path):

@@ -1,0 +1,94 @@
+"""Ranks on CUDA devices that reach each other's memory: torch's symmetric memory for small sums.
+
+What decode steps sum is small: NCCL takes several times as long for it as one kernel in which every
+rank reads what the others wrote. Large sums, gathers and broadcasts are NCCL's. NVLink multicast is
+never used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import permutations
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, _SymmetricMemory
+
+from engine.parallel.nccl import NcclGroup
+
+_MEMORY_BYTES = 8 << 20
+"""Of a rank, for what is summed: a step of 512 rows, or a prefill of as many tokens."""
+
+_ONE_SHOT_BYTES = 256 << 10
+"""Up to this every rank reads all of the others' memory; above it adds up a part, and reads the
+other parts from those who added them up."""
+
+_GATHERED_BYTES = 64 << 10
+"""Up to this a gather is a sum of what ranks have, each in a place where the others have zeros."""
+
+_ALIGNMENT = 16
+"""Bytes that a kernel reads at once."""
+
+
+def have_symmetric_memory(devices: Sequence[torch.device]) -> bool:
+    """Whether this torch has symmetric memory and each device reaches the memory of the others."""
+    has_operators = hasattr(torch.ops.symm_mem, "one_shot_all_reduce")
+    return has_operators and all(
+        torch.cuda.can_device_access_peer(one, other) for one, other in permutations(devices, 2)
+    )
+
+
+class SymmetricGroup(NcclGroup):
+    """Ranks that read each other's memory over NVLink or PCIe."""
+
+    def connect(self) -> None:
+        """Meet the other ranks, which must do the same."""
+        os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+        super().connect()
+        self._name = f"kvtrail-{self._meeting.folder.name}"
+        store = PrefixStore("symmetric", self._store)
+        _SymmetricMemory.set_group_info(self._name, self.rank, self.size, store)
+        self._memory = _SymmetricMemory.empty_strided_p2p(
+            (_MEMORY_BYTES,), (1,), torch.uint8, self._meeting.device
+        )
+        _SymmetricMemory.rendezvous(self._memory, self._name)
+
+    def room(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+        """Memory [rows, width] for what is summed next, which saves `all_reduce` a copy."""
+        if not self._takes(rows * width, dtype):
+            return super().room(rows, width, dtype)
+        return self._view(rows * width, dtype).view(rows, width)
+
+    def _takes(self, count: int, dtype: torch.dtype) -> bool:
+        """Whether so many numbers are summed in symmetric memory."""
+        num_bytes = count * dtype.itemsize
+        is_even = num_bytes % (_ALIGNMENT * self.size) == 0
+        is_known = dtype in (torch.bfloat16, torch.float32)
+        return is_known and is_even and num_bytes <= _MEMORY_BYTES
+
+    def _view(self, count: int, dtype: torch.dtype) -> Tensor:
+        return self._memory[: count * dtype.itemsize].view(dtype)
+
+    def _sum(self, x: Tensor) -> Tensor:
+        if not self._takes(x.numel(), x.dtype):
+            return super()._sum(x)
+        shared = self._view(x.numel(), x.dtype)
+        if x.data_ptr() != shared.data_ptr():
+            shared.copy_(x.reshape(-1))
+        if shared.nbytes <= _ONE_SHOT_BYTES:
+            reduce = torch.ops.symm_mem.one_shot_all_reduce
+        else:
+            reduce = torch.ops.symm_mem.two_shot_all_reduce_
+        total: Tensor = reduce(shared, "sum", self._name)
+        return total.view(x.shape)
+
+    def _gather(self, x: Tensor) -> Tensor:
+        count = self.size * x.numel()
+        padded = -(-count // (4 * self.size)) * 4 * self.size
+        if x.dtype != torch.float32 or padded * x.dtype.itemsize > _GATHERED_BYTES:
+            return super()._gather(x)
+        # Adding zero changes no number.
+        places = self._view(padded, x.dtype).zero_()
+        places[self.rank * x.numel() : (self.rank + 1) * x.numel()] = x.view(-1)
+        return self._sum(places)[:count].view(self.size, *x.shape)
