@@ -154,6 +154,7 @@ CHECKS = (
             "tests/kernels/attention/test_rotation.py",
             "tests/kernels/linear/test_projections.py",
             "tests/kernels/linear/test_refusals.py",
+            "tests/kernels/step/test_residual.py",
             "tests/kernels/step/test_rows.py",
             "tests/kernels/sampling/test_draw.py",
             "tests/kernels/attention/test_ring_attention.py",

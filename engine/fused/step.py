@@ -15,6 +15,10 @@ How rows flow through a step, launch by launch:
 7. head: the norm as in 2; a tile of the vocabulary leaves its best logit and that token.
 8. pick: the best of the tiles, and each row moves on.
 
+Where ranks have a part of the model each, 4 and 6 make a part of a sum, which the ranks add up
+before it is added to x and leaves statistics, in a launch of its own; and each rank's best of 8 are
+gathered before the pick. All of it is captured with the step.
+
 For a single row 2 and 3 are one launch where `row_attention_serves`. Single rows may keep no
 statistics: the maps then norm from x itself. Logits never reach memory; for rows that sample they
 are made from the residual stream afterwards.
@@ -38,15 +42,17 @@ from engine.fused.weights import (
 )
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
+from engine.parallel.group import lowest_best
 from engine.transport.device_rows import DeviceRows
 from engine.transport.token_slots import TokenSlots
 from engine.worker.ranges import span
 from kernels.attention.fused import fused_attention
 from kernels.attention.row import row_attention, row_attention_serves
 from kernels.linear.epilogue import RESIDUAL
-from kernels.linear.folded import SplitWorkspace
+from kernels.linear.folded import FoldedLinear, SplitWorkspace
 from kernels.linear.head import best_of_tiles
 from kernels.linear.projections import fused_linear, runs_stream
+from kernels.step.residual import add_to_rows
 from kernels.step.rows import begin_step, finish_step
 from kernels.tiles.table import ConfigTable, committed_table
 from kernels.tiles.tile import ROLES, LinearTile, StepTiles
@@ -105,6 +111,8 @@ class FusedDecode:
         self._activation = epilogue_of(model.config)
         self._blocks = fused_blocks(model, cache)
         self._head = fused_head(model)
+        self._head_tokens = model.head.tokens
+        self._group = model.group
         self._buffers: dict[int, StepBuffers] = {}
         self._workspace = self._reserve()
 
@@ -146,15 +154,19 @@ class FusedDecode:
             best_of_tiles(
                 buffers.x,
                 self._head,
-                self._model.config.vocab_size,
+                len(self._head_tokens),
                 tiles.head,
                 buffers.tile_max,
                 buffers.tile_token,
                 x_stats=buffers.block_stats if tiles.keeps_statistics else None,
             )
+            tile_max, tile_token = buffers.tile_max, buffers.tile_token
+            if self._group is not None:
+                best, token = lowest_best(tile_max, tile_token)
+                tile_max, tile_token = self._group.best(best, token + self._head_tokens.start)
             finish_step(
-                buffers.tile_max,
-                buffers.tile_token,
+                tile_max,
+                tile_token,
                 rows.last_token,
                 rows.position,
                 rows.remaining,
@@ -184,14 +196,12 @@ class FusedDecode:
         are_read = not (tiles.attention_out.library and tiles.feed_forward_in.library)
         are_read_after = not (tiles.feed_forward_out.library and reader.library)
         self._attend(block, buffers, positions, remaining, block_tables)
-        fused_linear(
+        self._add(
             buffers.attended,
             block.attention_out,
             buffers.x,
             tiles.attention_out,
-            workspace,
-            epilogue=RESIDUAL,
-            y_stats=buffers.attention_stats if are_read else None,
+            buffers.attention_stats if are_read else None,
         )
         fused_linear(
             buffers.x,
@@ -202,15 +212,29 @@ class FusedDecode:
             epilogue=self._activation,
             x_stats=buffers.attention_stats if tiles.keeps_statistics else None,
         )
-        fused_linear(
+        self._add(
             buffers.inner,
             block.feed_forward_out,
             buffers.x,
             tiles.feed_forward_out,
-            workspace,
-            epilogue=RESIDUAL,
-            y_stats=buffers.block_stats if are_read_after else None,
+            buffers.block_stats if are_read_after else None,
         )
+
+    def _add(
+        self,
+        made: torch.Tensor,
+        linear: FoldedLinear,
+        x: torch.Tensor,
+        tile: LinearTile,
+        stats: torch.Tensor | None,
+    ) -> None:
+        """Add a map of `made`, or all ranks' parts of it, to x, whose statistics go to `stats`."""
+        if self._group is None:
+            fused_linear(made, linear, x, tile, self._workspace, epilogue=RESIDUAL, y_stats=stats)
+            return
+        part = self._group.room(len(x), x.shape[1], x.dtype)
+        fused_linear(made, linear, part, tile, self._workspace)
+        add_to_rows(self._group.all_reduce(part), x, stats)
 
     def _attend(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from threaded_ranks import on_ranks
 
 from engine.fused.weights import can_fuse
 from engine.kv.memory import KVCache
@@ -15,6 +16,9 @@ from engine.models.gpt2 import gpt2
 from engine.models.llama import llama3
 from engine.models.qwen import qwen3
 from engine.models.random_weights import random_weights
+from engine.models.share import Share
+from engine.models.spec import DecoderSpec
+from engine.parallel.group import Group
 from engine.requests.params import SamplingParams
 from engine.transport.device_rows import NO_TOKENS, DeviceRows, RowStarts
 from engine.transport.staging import StagingBuffers
@@ -401,3 +405,52 @@ def test_the_rule_takes_half_precision_gpt2_on_cuda_only() -> None:
     assert not can_fuse(_model(torch.float32))
     assert not can_fuse(_model(torch.float16, activation="relu"))
     assert not can_fuse(_model(torch.float16, hidden_size=96))
+
+
+# Widths of a rank are multiples of 64, and vocabularies do not divide evenly.
+_WIDE = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 32, "inner_size": 128}
+SPLIT = {
+    "gpt2": replace(CONFIG, **(_WIDE | {"num_kv_heads": 4})),
+    "llama": replace(FAMILIES["llama"], **_WIDE),
+    "qwen": replace(FAMILIES["qwen"], **_WIDE, attention_out_bias=True),
+}
+
+
+def _split_side(spec: DecoderSpec, num_rows: int, group: Group | None, *, fuse: bool) -> Side:
+    share = Share() if group is None else Share(group.rank, group.size)
+    weights = random_weights(spec, seed=3, device=DEVICE, dtype=torch.float32, share=share)
+    side = _side(Decoder(share.spec(spec), weights, group), fuse=fuse)
+    # Of fewer heads `_side` draws other contexts: rows see none but their own tokens.
+    side.cache.keys.zero_()
+    side.cache.values.zero_()
+    for _ in range(3):
+        side.runner.decode(num_rows)
+    return side
+
+
+@pytest.mark.skipif(
+    not interpreting() or ON_GPU,
+    reason="needs TRITON_INTERPRET=1: `nox -s kernels` sets it where there is no GPU",
+)
+@pytest.mark.parametrize(
+    ("name", "num_rows"), [("gpt2", NUM_ROWS), ("llama", 1), ("qwen", 4)], ids=str
+)
+def test_ranks_with_a_part_each_leave_what_one_leaves(name: str, num_rows: int) -> None:
+    spec = SPLIT[name]
+    whole = _split_side(spec, num_rows, None, fuse=False)
+    parts = on_ranks(2, lambda group: _split_side(spec, num_rows, group, fuse=True))
+    first = 0
+    for part in parts:
+        for field in ("last_token", "position", "remaining"):
+            assert torch.equal(getattr(part.rows.fields, field), getattr(whole.rows.fields, field))
+        assert _written(part, num_rows) == _written(whole, num_rows)
+        heads = slice(first, first + part.cache.keys.shape[2])
+        own, every = (one.rows.fields.block_table.flatten() for one in (part, whole))
+        for name in ("keys", "values"):
+            torch.testing.assert_close(
+                getattr(part.cache, name)[:, own],
+                getattr(whole.cache, name)[:, every, heads],
+                rtol=1e-4,
+                atol=1e-4,
+            )
+        first = heads.stop
