@@ -26,10 +26,12 @@ from engine.errors import (
     ModelError,
     OutOfBlocksError,
     QueueFullError,
+    RankError,
     RequestError,
 )
 from engine.kv.blocks import KVBlockManager
 from engine.models.registry import load_tokenizer
+from engine.parallel.memory import RankMemory
 from engine.requests.async_stream import AsyncStream
 from engine.requests.params import SamplingParams
 from engine.requests.request import Completion, Timeline, TokenEvent, TokenLogprobs
@@ -58,6 +60,8 @@ __all__ = [
     "ModelError",
     "OutOfBlocksError",
     "QueueFullError",
+    "RankError",
+    "RankMemory",
     "RequestError",
     "SamplingParams",
     "TextStream",

@@ -86,6 +86,12 @@ class EngineConfig:
         that the process may use, at least 1 and at most 4, unless `OMP_NUM_THREADS` or
         `torch.set_num_threads` has set fewer than there are cores. With more threads than idle
         cores a step takes many times as long; on an idle machine large models are faster with more.
+        With several ranks each has so many; None: they share that number.
+    tensor_parallel_size
+        Ranks that have a part of every layer each, on a device of their own: with `device` "cuda"
+        the first GPUs, with "cuda:N" those from it on. The others than the first are processes that
+        the engine starts and `Engine.close` ends. On the CPU they share it, which is for tests. The
+        heads of the model must divide into so many equal parts.
 
     Raises
     ------
@@ -114,6 +120,7 @@ class EngineConfig:
     steps_in_flight: int | None = None
     seed: int = 0
     threads: int | None = None
+    tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         self._keep("model", _model_name(self.model))
@@ -126,7 +133,13 @@ class EngineConfig:
         self._require_one_of("dtype", _DTYPES)
         self._require_one_of("decode", _DECODE_MODES)
         self._require_one_of("admission", _ADMISSIONS)
-        for name in ("block_size", "max_batch_size", "admission_lookahead", "force_fifo_every"):
+        for name in (
+            "block_size",
+            "max_batch_size",
+            "admission_lookahead",
+            "force_fifo_every",
+            "tensor_parallel_size",
+        ):
             self._keep_positive(name)
         for name in (
             "max_model_len",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -9,15 +10,14 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineStoppedError, QueueFullError, RequestError
-from engine.fused.weights import can_fuse
 from engine.kv.blocks import KVBlockManager
-from engine.kv.memory import choose_num_blocks
-from engine.memory import allocating, require_bytes
-from engine.models.registry import load_model
+from engine.models.registry import load_model, model_spec
+from engine.models.share import WHOLE, Share
+from engine.parallel.memory import RankMemory
+from engine.parallel.ranks import Ranks
 from engine.requests.delivery import Delivery
 from engine.requests.params import SamplingParams
 from engine.requests.request import Completion, Request, Shaping, TokenEvent
@@ -28,17 +28,18 @@ from engine.running.step_loop import StepLoop
 from engine.running.threads import set_threads
 from engine.running.turn import Turn
 from engine.scheduling.load import EngineLoad
-from engine.scheduling.scheduler import most_prefill_tokens
 from engine.text.chat import Message
 from engine.text.stops import WrittenText
-from engine.worker.device import device_scope, resolve_device, resolve_dtype
-from engine.worker.working_memory import working_memory
+from engine.worker.device import (
+    device_scope,
+    resolve_device,
+    resolve_devices,
+    resolve_dtype,
+)
+from engine.worker.room import allocating_worker, room_for_blocks
 
 Note: TypeAlias = Request | Run | int
 """A request to queue, a run whose caller has left, or the id of a request to abort."""
-
-_BYTES_PER_OUTPUT_TOKEN = 12
-"""A row holds each token of its output, int32, and when it was seen, float64."""
 
 
 class Engine:
@@ -67,16 +68,29 @@ class Engine:
         self.config = config = config or EngineConfig()
         self.device = resolve_device(config.device)
         if self.device.type == "cpu":
-            set_threads(config.threads)
-        with device_scope(self.device):
-            self._build(config)
+            set_threads(config.threads, config.tensor_parallel_size)
+        self._ranks: Ranks | None = None
+        try:
+            with device_scope(self.device):
+                self._build(config)
+        except BaseException:
+            self._end_ranks()
+            raise
 
     def _build(self, config: EngineConfig) -> None:
+        if config.tensor_parallel_size > 1:
+            self.model_config = model_spec(os.fspath(config.model))
+            self._ranks = self._start_ranks()
+        share, group = WHOLE, None
+        if self._ranks is not None:
+            share, group = self._ranks.share, self._ranks.group
         loaded = load_model(
             config.model,
             device=self.device,
             dtype=resolve_dtype(config.dtype),
             seed=config.seed,
+            share=share,
+            group=group,
         )
         self.model = loaded.model
         self.model_config = loaded.config
@@ -84,7 +98,7 @@ class Engine:
         self.dtype = self.model.dtype
         self.max_model_len = self._resolve_max_model_len()
         self.decode_mode = self._resolve_decode_mode()
-        self.num_kv_blocks = config.num_kv_blocks or self._choose_num_blocks()
+        self.num_kv_blocks = self._choose_num_blocks()
         self._intake = Intake(
             self.model_config.vocab_size,
             self.max_model_len,
@@ -313,7 +327,8 @@ class Engine:
     def close(self) -> None:
         """Stop for good: unfinished requests are dropped, and later calls raise.
 
-        A second call does nothing. The engine's memory is freed when the engine is dropped.
+        A second call does nothing. The engine's memory is freed when the engine is dropped; the
+        processes of other ranks end here, with theirs.
 
         Raises
         ------
@@ -321,6 +336,20 @@ class Engine:
             In the middle of another call.
         """
         self._turn.end("it was closed")
+        self._end_ranks()
+
+    def rank_memory(self) -> list[RankMemory]:
+        """What each rank holds, in the order of ranks; one where there is a single device.
+
+        Raises
+        ------
+        EngineBusyError, EngineStoppedError
+            As `step`.
+        """
+        own = RankMemory.of(0, self._loop.worker)
+        if self._ranks is None:
+            return [own]
+        return [own, *self._turn.take(self._ranks.memory)]
 
     def check_integrity(self) -> None:
         """Check the KV bookkeeping against the sequences that hold it.
@@ -336,6 +365,10 @@ class Engine:
         """
         if not self._turn.has_stopped:
             self._turn.take(self._loop.scheduler.check_integrity)
+
+    def _end_ranks(self) -> None:
+        if self._ranks is not None:
+            self._ranks.end()
 
     def _open(
         self,
@@ -480,58 +513,41 @@ class Engine:
             )
         return self.config.decode
 
-    def _choose_num_blocks(self) -> int:
-        config = self.config
-        working = working_memory(
-            self.model_config,
-            dtype=self.dtype,
-            max_batch_size=config.max_batch_size,
-            max_model_len=self.max_model_len,
-            prefill_max_tokens=most_prefill_tokens(config),
-            uses_graphs=self.decode_mode == "graph",
-            fuses=config.fuse and can_fuse(self.model),
-        )
-        return choose_num_blocks(
-            bytes_per_block=self._bytes_per_block,
-            blocks_per_sequence=-(-self.max_model_len // config.block_size),
-            max_batch_size=config.max_batch_size,
-            device=self.device,
-            # A CPU's cache leaves most of the memory free anyway.
-            reserved_bytes=working.total if self.device.type == "cuda" else 0,
+    def _start_ranks(self) -> Ranks:
+        """The other ranks, which begin to load their parts of the model."""
+        share = Share(0, self.config.tensor_parallel_size)
+        share.spec(self.model_config)
+        return Ranks(
+            self.config,
+            resolve_devices(self.device, share.ranks),
+            max_model_len=self._resolve_max_model_len(),
+            uses_graphs=self._resolve_decode_mode() == "graph",
         )
 
-    @property
-    def _bytes_per_block(self) -> int:
-        config = self.model_config
-        values_per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-        return values_per_token * self.dtype.itemsize * self.config.block_size
+    def _choose_num_blocks(self) -> int:
+        """As many as are asked for, or else as every rank has room for."""
+        uses_graphs = self.decode_mode == "graph"
+        own = self.config.num_kv_blocks or room_for_blocks(
+            self.config, self.model, self.max_model_len, uses_graphs=uses_graphs
+        )
+        return own if self._ranks is None else min(own, *self._ranks.rooms())
 
     def _build_loop(self) -> StepLoop:
-        """The loop, once memory is known to hold what it will allocate at least."""
-        config, rows = self.config, self.config.max_batch_size
-        cache_bytes = self.num_kv_blocks * self._bytes_per_block
-        cache = f"KV cache of {self.num_kv_blocks} blocks of {config.block_size} tokens"
-        smaller_cache = "lower num_kv_blocks or block_size"
-        require_bytes(f"The {cache}", cache_bytes, self.device, smaller_cache)
-        batch = f"batch of max_batch_size={rows} sequences"
-        smaller_batch = "lower max_batch_size or max_model_len"
-        output_bytes = rows * self.max_model_len * _BYTES_PER_OUTPUT_TOKEN
-        require_bytes(f"A {batch}", output_bytes, torch.device("cpu"), smaller_batch)
-        batch_bytes = rows * self.model_config.vocab_size * self.dtype.itemsize
-        if self.device.type != "cuda":
-            batch_bytes += output_bytes
         uses_graphs = self.decode_mode == "graph"
-        remedy = f"{smaller_cache}, {smaller_batch.removeprefix('lower ')}"
-        if uses_graphs:
-            remedy += ", or set decode='eager'"
-        all_bytes = cache_bytes + batch_bytes
-        with allocating(f"The {cache} and a {batch}", all_bytes, self.device, remedy):
+        with allocating_worker(
+            self.config,
+            self.model,
+            self.max_model_len,
+            self.num_kv_blocks,
+            uses_graphs=uses_graphs,
+        ):
             return StepLoop(
-                config,
+                self.config,
                 self.model,
                 max_model_len=self.max_model_len,
                 num_kv_blocks=self.num_kv_blocks,
                 use_graphs=uses_graphs,
+                ranks=self._ranks,
             )
 
     def _text(self, request: Request) -> str | None:

@@ -19,6 +19,7 @@ __all__ = [
     "ModelError",
     "OutOfBlocksError",
     "QueueFullError",
+    "RankError",
     "RequestError",
 ]
 
@@ -45,6 +46,10 @@ class EngineBusyError(KvtrailError, RuntimeError):
 
 class EngineStoppedError(KvtrailError, RuntimeError):
     """A call has failed half-way before: what the engine would say next could be wrong."""
+
+
+class RankError(KvtrailError, RuntimeError):
+    """A rank of an engine on several devices has ended or failed, and with it the engine."""
 
 
 class RequestError(KvtrailError, ValueError):

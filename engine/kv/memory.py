@@ -48,6 +48,11 @@ class KVCache:
             self.keys = torch.zeros((*slots, head_dim), device=device, dtype=dtype)
             self.values = torch.zeros((*slots, head_dim), device=device, dtype=dtype)
 
+    @property
+    def num_bytes(self) -> int:
+        """What it takes."""
+        return self.keys.nbytes + self.values.nbytes
+
     def copy_blocks(self, copies: Sequence[BlockCopy], staging: StagingBuffers) -> None:
         """Copy whole blocks, all layers, in stream order.
 
@@ -66,11 +71,13 @@ def choose_num_blocks(
     max_batch_size: int,
     device: torch.device,
     reserved_bytes: int = 0,
+    num_caches: int = 1,
 ) -> int:
     """Blocks to allocate when the user names no number.
 
     Two full batches of longest sequences: one that runs, and as much again for the prefix cache,
-    unless memory holds less beside the `reserved_bytes` of what steps work with.
+    unless memory holds less beside the `reserved_bytes` of what steps work with. Where several
+    ranks share the device, so many caches share its memory.
 
     Raises
     ------
@@ -78,7 +85,7 @@ def choose_num_blocks(
         When not even one longest sequence fits.
     """
     wanted = 2 * max_batch_size * blocks_per_sequence
-    left = max(0, available_bytes(device) - reserved_bytes)
+    left = max(0, available_bytes(device) // num_caches - reserved_bytes)
     budget = int(left * _MEMORY_SHARE[device.type])
     if device.type != "cuda":
         budget = min(budget, _MOST_CPU_BYTES)

@@ -20,7 +20,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-PATIENCE = timedelta(minutes=5)
+PATIENCE = timedelta(minutes=10)
 """How long a rank waits for another that neither answers nor ends."""
 
 _NO_TOKEN = 2**31 - 1
@@ -115,6 +115,12 @@ class Group(ABC):
             yield
         finally:
             self._is_muted = False
+
+    def release(self) -> None:  # noqa: B027 (most groups need not)
+        """Where a rank is gone, let what waits for it on the device go on, with worthless results.
+
+        Called from another thread, again and again until the engine has ended.
+        """
 
     @abstractmethod
     def close(self) -> None:

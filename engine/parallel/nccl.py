@@ -20,6 +20,8 @@ class NcclGroup(Group):
         """Meet the other ranks, which must do the same."""
         # A program that uses NVLink multicast can put a host's GPUs out of service.
         os.environ["NCCL_NVLS_ENABLE"] = "0"
+        # All ranks are on one machine: nothing need listen on a network.
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
         nccl: Any = dist.ProcessGroupNCCL  # torch's stubs lack much of it
         options = nccl.Options()
         options._timeout = PATIENCE
@@ -29,6 +31,10 @@ class NcclGroup(Group):
         # The first call makes the communicator, which must not happen in a capture.
         self._nccl.allreduce([torch.zeros(1, device=self._meeting.device)]).wait()
         torch.cuda.synchronize(self._meeting.device)
+
+    def release(self) -> None:
+        """Where a rank is gone, let what waits for it on the device go on."""
+        self.close()
 
     def close(self) -> None:
         """Leave; other ranks that wait for this one see that it is gone."""

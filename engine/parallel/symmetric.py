@@ -27,14 +27,17 @@ other parts from those who added them up."""
 _GATHERED_BYTES = 64 << 10
 """Up to this a gather is a sum of what ranks have, each in a place where the others have zeros."""
 
+_SIZES = (2, 4, 8)
+"""Numbers of ranks for which torch has kernels."""
+
 _ALIGNMENT = 16
 """Bytes that a kernel reads at once."""
 
 
 def have_symmetric_memory(devices: Sequence[torch.device]) -> bool:
-    """Whether this torch has symmetric memory and each device reaches the memory of the others."""
-    has_operators = hasattr(torch.ops.symm_mem, "one_shot_all_reduce")
-    return has_operators and all(
+    """Whether torch has kernels for so many ranks, and each device reaches the others' memory."""
+    has_kernels = hasattr(torch.ops.symm_mem, "one_shot_all_reduce") and len(devices) in _SIZES
+    return has_kernels and all(
         torch.cuda.can_device_access_peer(one, other) for one, other in permutations(devices, 2)
     )
 
@@ -52,7 +55,21 @@ class SymmetricGroup(NcclGroup):
         self._memory = _SymmetricMemory.empty_strided_p2p(
             (_MEMORY_BYTES,), (1,), torch.uint8, self._meeting.device
         )
-        _SymmetricMemory.rendezvous(self._memory, self._name)
+        self._handle = _SymmetricMemory.rendezvous(self._memory, self._name)
+
+    def release(self) -> None:
+        """Where a rank is gone, let what waits for it on the device go on.
+
+        A kernel waits until the others have set their words in its rank's memory, and taken those
+        that it set in theirs.
+        """
+        super().release()
+        device = self._meeting.device
+        # A side stream: the engine's waits.
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+            for rank in range(self.size):
+                signals = self._handle.get_signal_pad(rank, dtype=torch.int32)
+                signals.fill_(int(rank == self.rank))
 
     def room(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """Memory [rows, width] for what is summed next, which saves `all_reduce` a copy."""

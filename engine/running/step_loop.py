@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ import torch
 from engine.config import EngineConfig
 from engine.kv.blocks import KVBlockManager
 from engine.models.decoder import Decoder
+from engine.parallel.leader import LeadingWorker
+from engine.parallel.ranks import Ranks
 from engine.requests.request import FinishReason, Request
 from engine.requests.token_batch import TokenBatch, TokenNote
 from engine.running.recipients import Recipients
@@ -52,6 +55,8 @@ class StepLoop:
         Blocks of the KV cache.
     use_graphs
         Replay captured CUDA graphs for decode steps and prefills.
+    ranks
+        The others, which have a part of the model each. None: the model is whole.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class StepLoop:
         max_model_len: int,
         num_kv_blocks: int,
         use_graphs: bool,
+        ranks: Ranks | None = None,
     ) -> None:
         device, num_rows = model.device, config.max_batch_size
         self._decode_first = config.decode_first
@@ -70,7 +76,8 @@ class StepLoop:
             in_flight = config.steps_in_flight
         self._steps_in_flight = in_flight
         self.rows = Rows(num_rows, max_model_len, config.block_size)
-        self.worker = Worker(
+        make = Worker if ranks is None else partial(LeadingWorker, ranks)
+        self.worker: Worker = make(
             config,
             model,
             self.rows,
@@ -139,7 +146,7 @@ class StepLoop:
             if plan.copies:
                 self.worker.copy_blocks(plan.copies)
             # The device begins before the host has staged the rows, which only sampling reads.
-            computed = self.worker.prefiller.compute(plan) if plan.chunks else None
+            computed = self.worker.compute(plan) if plan.chunks else None
         except torch.OutOfMemoryError:
             self.scheduler.commit(replace(plan, chunks=[]))
             failed = [chunk.request for chunk in plan.chunks]
@@ -153,7 +160,7 @@ class StepLoop:
             return False
         self.worker.send_rows()
         try:
-            is_sampled = self.worker.runner.sample_prompts(plan, computed)
+            is_sampled = self.worker.sample_prompts(plan, computed)
             if self.rows.num_shaped:
                 self.worker.shape_prompts(plan, computed)
         except torch.OutOfMemoryError:

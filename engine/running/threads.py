@@ -12,8 +12,10 @@ _MOST = 4
 """Small models gain little from more, and lose much once other programs need the cores."""
 
 
-def set_threads(wanted: int | None) -> None:
+def set_threads(wanted: int | None, num_ranks: int = 1) -> None:
     """Let torch use `wanted` threads; None: a cautious number, where the user has set none.
+
+    Ranks of one machine share the cautious number.
 
     A thread that waits for a core holds up all others at the end of every operator, so half of the
     cores stay free. $OMP_NUM_THREADS, $MKL_NUM_THREADS and a `torch.set_num_threads` below the
@@ -26,7 +28,7 @@ def set_threads(wanted: int | None) -> None:
             os.environ.get(name, "").strip() for name in names
         ):
             return
-        wanted = max(1, min(_MOST, math.floor(min(cores, _quota()) / 2)))
+        wanted = max(1, min(_MOST, math.floor(min(cores, _quota()) / 2)) // num_ranks)
     torch.set_num_threads(wanted)
 
 

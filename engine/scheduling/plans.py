@@ -42,6 +42,11 @@ class PrefillPlan:
         """Tokens of all chunks."""
         return sum(chunk.end - chunk.start for chunk in self.chunks)
 
+    @property
+    def completed(self) -> list[Request]:
+        """The requests whose next token is sampled after it."""
+        return [chunk.request for chunk in self.chunks if chunk.completes_prompt]
+
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:

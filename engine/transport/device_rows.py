@@ -164,14 +164,25 @@ class DeviceRows:
 
     def send(self) -> int:
         """Apply all changes, in stream order; returns the number of words sent."""
-        if not self._changed:
+        changes = self.take_changes()
+        if changes is None:
             return 0
+        self.apply(*changes)
+        return len(changes[0])
+
+    def take_changes(self) -> tuple[npt.NDArray[np.int64], IntArray] | None:
+        """The places and values of the words that `apply` is to change; None where none is."""
+        if not self._changed:
+            return None
         # A word changed twice is sent twice, both times with its newest value.
         offsets = np.concatenate([first + places for first, _, places in self._changed])
         words = np.concatenate([source[places] for _, source, places in self._changed])
         self._changed.clear()
+        return offsets, words
+
+    def apply(self, offsets: npt.NDArray[np.int64], words: IntArray) -> None:
+        """Put `words` [N] at `offsets` [N] of the rows, in stream order."""
         self._scatter.send(offsets, words)
-        return len(offsets)
 
     def _change_uncomputed(
         self, rows: npt.NDArray[np.int64], uncomputed: Sequence[IntArray]

@@ -77,6 +77,8 @@ class DecodeGraphs:
                 draw = partial(self._runner.redraw, states, budgets)
                 return self._draw_pool.capture(draw)[0]
         except DeviceError:
+            if not self._runner.is_alone:
+                raise
             return None
 
     def _capture(self) -> dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]]:

@@ -49,6 +49,26 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda", index)
 
 
+def resolve_devices(first: torch.device, count: int) -> tuple[torch.device, ...]:
+    """The devices of so many ranks: the first, and on CUDA those after it.
+
+    Raises
+    ------
+    DeviceError
+        This machine has fewer.
+    """
+    if first.type == "cpu":
+        return (first,) * count
+    left = torch.cuda.device_count() - first.index
+    if count > left:
+        behind = f" from {first} on" if first.index else ""
+        raise DeviceError(
+            f"tensor_parallel_size is {count}, but this machine has {left} CUDA devices{behind}: "
+            f"use at most {left}, or name an earlier device."
+        )
+    return tuple(torch.device("cuda", first.index + place) for place in range(count))
+
+
 def resolve_dtype(name: str) -> torch.dtype | None:
     """The dtype that `name` names; None for "auto", which leaves the choice to the model."""
     return None if name == "auto" else _DTYPES[name]

@@ -12,7 +12,7 @@ from engine.scheduling.plans import PrefillPlan
 from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
 from engine.worker.graph_capture import GraphPool, capturing
-from engine.worker.prefill_inputs import NO_BLOCK, PrefillInputs, PrefillShape
+from engine.worker.prefill_inputs import NO_BLOCK, PackedPrompts, PrefillInputs, PrefillShape
 from engine.worker.ranges import span
 from engine.worker.runner import ComputedPrompts, ModelRunner
 
@@ -118,16 +118,24 @@ class PrefillGraphs:
         self._packed = torch.empty(shapes[-1].size, dtype=torch.int32, device=runner.rows.device)
         self._buckets = self._capture(shapes)
 
+    def pack(self, plan: PrefillPlan) -> PackedPrompts:
+        """As `ModelRunner.pack`, with padding up to the bucket's size."""
+        shape = self._buckets[bisect_left(self._sizes, plan.num_tokens)].shape
+        return shape.packed(plan, self._block_size)
+
     def compute(self, plan: PrefillPlan) -> ComputedPrompts:
         """As `ModelRunner.compute`, in one launch; valid until the next."""
-        bucket = self._buckets[bisect_left(self._sizes, plan.num_tokens)]
-        packed = bucket.shape.pack(plan, self._block_size)
+        return self.launch(self.pack(plan))
+
+    def launch(self, prompts: PackedPrompts) -> ComputedPrompts:
+        """As `ModelRunner.launch`."""
+        bucket = self._buckets[bisect_left(self._sizes, prompts.shape.num_tokens)]
         with span("copies"):
-            self._staging.copy(packed, self._packed[: bucket.shape.size])
+            self._staging.copy(prompts.numbers, self._packed[: bucket.shape.size])
         with span("forward"):
             bucket.graph.replay()
-        num_completed = sum(chunk.completes_prompt for chunk in plan.chunks)
-        return ComputedPrompts(bucket.inputs, bucket.hidden, bucket.sampling(num_completed))
+        greedy = bucket.sampling(prompts.num_completed)
+        return ComputedPrompts(bucket.inputs, bucket.hidden, greedy)
 
     def _capture(self, shapes: list[PrefillShape]) -> list[_Bucket]:
         """Capture every bucket, the largest first, so that the smaller reuse its memory.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -43,6 +43,17 @@ class PrefillInputs(Generic[Array]):
     sampled_positions: Array
 
 
+class PackedPrompts(NamedTuple):
+    """A plan as it is sent to the device: its arrays one after another, and their shape.
+
+    `num_completed` are the prompts that it completes.
+    """
+
+    shape: PrefillShape
+    numbers: Int32Array
+    num_completed: int
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillShape:
     """T, N and C of a prefill's arrays: its plan's own, or larger.
@@ -75,6 +86,10 @@ class PrefillShape:
         tables = arrays[_TABLES]
         arrays[_TABLES] = tables.reshape(self.num_sequences, self.num_columns)
         return PrefillInputs(*arrays)
+
+    def packed(self, plan: PrefillPlan, block_size: int) -> PackedPrompts:
+        """The plan in arrays of this shape."""
+        return PackedPrompts(self, self.pack(plan, block_size), len(plan.completed))
 
     def pack(self, plan: PrefillPlan, block_size: int) -> Int32Array:
         """The plan's arrays one after another, int32 [size]."""

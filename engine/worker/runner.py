@@ -6,6 +6,7 @@ sampling on the device and by writing the tokens into their slots; neither waits
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -13,13 +14,14 @@ import torch
 from engine.fused.weights import can_fuse
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
+from engine.requests.request import Request
 from engine.scheduling.plans import PrefillPlan
 from engine.transport.device_rows import KNOWN_TAIL, DeviceRows
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_slots import TokenSlots
-from engine.worker.prefill_inputs import PrefillInputs, PrefillShape
+from engine.worker.prefill_inputs import PackedPrompts, PrefillInputs, PrefillShape
 from engine.worker.ranges import span
-from engine.worker.sampler import INVALID_TOKEN, sample, sample_greedy
+from engine.worker.sampler import INVALID_TOKEN, sample
 from kernels.attention.plans import Append, Attend, plan_append, plan_decode, plan_prefill
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ class ModelRunner:
     ----------
     enter_limit
         Known tokens that may be left to compute when a sequence begins to decode.
+    is_alone
+        The model is whole: no other rank waits for what is launched.
     fused
         Runs decode steps; None where the fused kernels do not run this model.
     """
@@ -83,6 +87,7 @@ class ModelRunner:
         self.rows = rows
         self.token_slots = token_slots
         self.cache = cache
+        self.is_alone = model.group is None
         self._model = model
         self._staging = staging
         self._block_size = block_size
@@ -95,6 +100,11 @@ class ModelRunner:
             from engine.fused.step import FusedDecode
 
             self.fused = FusedDecode(model, cache, rows, token_slots)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the model's parameters take."""
+        return self._model.num_bytes
 
     def decode(self, num_rows: int) -> torch.Tensor:
         """The likeliest token for each of rows 0 to `num_rows - 1` that has budget left.
@@ -124,9 +134,8 @@ class ModelRunner:
         attend = plan_decode(keys, values, heads, block_tables, context_lens)
         with span("forward"):
             hidden = self._forward(token_ids, positions, append, attend)
-            logits = self._model.logits(hidden)
         with span("sampling"):
-            tokens = sample_greedy(logits)
+            tokens = self._model.head.likeliest(hidden)
             self.token_slots.write(rows.position[:num_rows] + 1, tokens)
             # An invalid token ends its request when the host sees it; until then the row goes on
             # with any token that exists.
@@ -183,12 +192,18 @@ class ModelRunner:
         """Scores [N, V] of some of the states [N, E] of `ComputedPrompts`."""
         return self._model.logits(hidden)
 
+    def pack(self, plan: PrefillPlan) -> PackedPrompts:
+        """The plan as it is sent to the device."""
+        return PrefillShape.of(plan, self._block_size).packed(plan, self._block_size)
+
     def compute(self, plan: PrefillPlan) -> ComputedPrompts:
         """Compute the plan's chunks; `sample_prompts` takes what this returns."""
-        shape = PrefillShape.of(plan, self._block_size)
-        packed = shape.pack(plan, self._block_size)
+        return self.launch(self.pack(plan))
+
+    def launch(self, prompts: PackedPrompts) -> ComputedPrompts:
+        """Compute what `pack` has packed."""
         with span("copies"):
-            inputs = shape.views(self._staging.to_device(packed))
+            inputs = prompts.shape.views(self._staging.to_device(prompts.numbers))
         with span("forward"):
             return ComputedPrompts(inputs, self.compute_prompts(inputs))
 
@@ -217,23 +232,27 @@ class ModelRunner:
         The rows of those prompts must have been flushed before: their sampling parameters are
         read from there. Returns whether tokens were sampled, and so written into their slots.
         """
-        completed = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
+        completed = plan.completed
         if not completed:
             return False
-        inputs, count = computed.inputs, len(completed)
+        self.sample(computed, len(completed), is_drawn=draws_any(completed))
+        return True
+
+    def sample(self, computed: ComputedPrompts, count: int, *, is_drawn: bool) -> None:
+        """As `sample_prompts`, of the first `count` prompts; `is_drawn` where some of them draw."""
+        inputs = computed.inputs
         with span("sampling"):
             if computed.greedy is not None:
                 computed.greedy.replay()
             else:
                 self.sample_greedily(inputs, computed.hidden, count)
-            if any(request.params.temperature > 0 for request in completed):
+            if is_drawn:
                 places = inputs.sampled_rows[:count].to(torch.int64)
                 positions = inputs.sampled_positions[:count]
                 drawn = self._draw(computed.hidden[:count], places, positions)
-                is_drawn = self.rows.fields.temperature[places] > 0
+                draws = self.rows.fields.temperature[places] > 0
                 greedy = self.token_slots.read_rows(places, positions)
-                self._deliver(places, positions, torch.where(is_drawn, drawn, greedy))
-        return True
+                self._deliver(places, positions, torch.where(draws, drawn, greedy))
 
     def sample_greedily(
         self, inputs: PrefillInputs[torch.Tensor], hidden: torch.Tensor, count: int
@@ -244,7 +263,7 @@ class ModelRunner:
         of `inputs`, of which those beyond the completed prompts repeat the first.
         """
         places = inputs.sampled_rows[:count].to(torch.int64)
-        tokens = sample_greedy(self._model.logits(hidden[:count]))
+        tokens = self._model.head.likeliest(hidden[:count])
         # Equal rows of a batch may differ in the last bit. Copies of a row must write the same
         # token, so take the first one's.
         tokens = torch.where(places == places[0], tokens[0], tokens)
@@ -277,7 +296,8 @@ class ModelRunner:
         """Tokens at `positions` int32 [N] of the rows `places`, drawn from states [N, E].
 
         Where memory does not suffice nothing is drawn, and the requests that sample end with an
-        error; greedy ones go on. A capture fails instead, as its replays would never draw.
+        error; greedy ones go on. A capture fails instead, as its replays would never draw, and so
+        does a rank of several, as the others have drawn.
         """
         rows = self.rows.fields
         try:
@@ -290,7 +310,8 @@ class ModelRunner:
                 positions,
             )
         except torch.OutOfMemoryError:
-            if hidden.is_cuda and torch.cuda.is_current_stream_capturing():
+            is_captured = hidden.is_cuda and torch.cuda.is_current_stream_capturing()
+            if is_captured or not self.is_alone:
                 raise
             return torch.full_like(positions, INVALID_TOKEN)
 
@@ -298,3 +319,8 @@ class ModelRunner:
         """Send the tokens of the rows `places` to the host, and feed them to the next step."""
         self.token_slots.write_rows(places, positions, tokens)
         self.rows.fields.last_token[places] = tokens.clamp(min=0)
+
+
+def draws_any(requests: Sequence[Request]) -> bool:
+    """Whether any of them samples."""
+    return any(request.params.temperature > 0 for request in requests)

@@ -6,14 +6,18 @@ request but by its row.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from engine.config import EngineConfig
 from engine.kv.blocks import BlockCopy
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
 from engine.scheduling.plans import DecodePlan, PrefillPlan
-from engine.scheduling.rows import Rows
+from engine.scheduling.rows import RowIndex, Rows
 from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_slots import TokenSlots
@@ -97,7 +101,9 @@ class Worker:
         )
         self.decoder = self.prefiller = self.runner
         if use_graphs:
-            compile_ahead(self.runner, max_prefill_tokens)
+            # Each rank compiles what it finds missing: the others may be doing something else.
+            with nullcontext() if model.group is None else model.group.muted():
+                compile_ahead(self.runner, max_prefill_tokens)
             self.decoder = DecodeGraphs(self.runner, num_rows)
             self.prefiller = PrefillGraphs(
                 self.runner,
@@ -111,13 +117,28 @@ class Worker:
         with span("copies"):
             self._cache.copy_blocks(copies, self._staging)
 
+    def to_device(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
+        """A copy of a small array, to be read by what is launched next."""
+        return self._staging.to_device(array)
+
     def send_rows(self) -> None:
         """Send what changed in the host's rows."""
         with span("block_tables"):
             self.rows.send()
 
-    def decode(self, plan: DecodePlan) -> None:
-        """A step of the plan's rows, and of those between them, which keep their state."""
+    def compute(self, plan: PrefillPlan) -> ComputedPrompts:
+        """Compute the plan's chunks; `sample_prompts` takes what this returns."""
+        return self.prefiller.compute(plan)
+
+    def sample_prompts(self, plan: PrefillPlan, computed: ComputedPrompts) -> bool:
+        """As `ModelRunner.sample_prompts`."""
+        return self.runner.sample_prompts(plan, computed)
+
+    def decode(self, plan: DecodePlan) -> torch.Tensor:
+        """A step of the plan's rows, and of those between them, which keep their state.
+
+        Returns the rows' last states.
+        """
         decoder, num_rows = self.decoder, plan.num_rows
         budgets = decoder.budgets(num_rows) if plan.is_sampled else None
         states = decoder.decode(num_rows)
@@ -125,12 +146,18 @@ class Worker:
             decoder.redraw(states, budgets)
         if plan.shaped is not None:
             self.shaper.choose(plan.shaped, self.runner.logits_of_step, states)
+        return states
 
     def shape_prompts(self, plan: PrefillPlan, computed: ComputedPrompts) -> None:
         """After `sample_prompts`, choose again for the prompts that ask more of their logits."""
-        completed = [chunk.request for chunk in plan.chunks if chunk.completes_prompt]
-        shaped = [place for place, one in enumerate(completed) if one.shaping is not None]
-        if shaped:
-            rows = np.array([completed[place].row for place in shaped], np.intp)
-            places = np.array(shaped, np.int64)
+        rows, places = shaped_prompts(plan)
+        if len(rows):
             self.shaper.choose(rows, self.runner.logits_of_prompts, computed.hidden, places)
+
+
+def shaped_prompts(plan: PrefillPlan) -> tuple[RowIndex, npt.NDArray[np.int64]]:
+    """The rows of completed prompts that ask more of their logits, and their places among all."""
+    completed = plan.completed
+    places = [place for place, one in enumerate(completed) if one.shaping is not None]
+    rows = [completed[place].row for place in places]
+    return np.array(rows, np.intp), np.array(places, np.int64)

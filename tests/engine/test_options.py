@@ -151,6 +151,8 @@ def test_stop_tokens_count_once_and_up_to_a_limit():
         {"prefix_cache": "yes"},
         {"steps_in_flight": -1},
         {"steps_in_flight": 9},
+        {"tensor_parallel_size": 0},
+        {"tensor_parallel_size": None},
         {"steps_in_flight": True},
         {"model": ""},
         {"model": b"gpt2"},

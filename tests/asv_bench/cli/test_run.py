@@ -134,6 +134,18 @@ def test_modes_and_runs_generate_the_same_tokens_unless_another_seed_draws(tmp_p
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
+def test_ranks_generate_the_tokens_of_one_and_the_record_has_their_memory(tmp_path: Path) -> None:
+    one = measured(tmp_path)
+    two = measured(tmp_path, "--tensor-parallel-size=2", "--prefix-cache", "--repeat-runs=2")
+    digests = {sample["token_digest"] for sample in one["samples"] + two["samples"]}
+    assert len(digests) == 1
+    first, second = two["results"]["modes"]["online"]["ranks"]
+    assert (first["rank"], second["rank"]) == (0, 1)
+    assert first["cache"] == second["cache"] > 0
+    assert "ranks" not in one["results"]["modes"]["online"]
+
+
 def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) -> None:
     # With text, whose tokenizer is the engine's: it is imported with its ranges all the same.
     words = '{"model": {"type": "WordLevel", "vocab": {"fox": 7}, "unk_token": "fox"}}'
