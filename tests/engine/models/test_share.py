@@ -99,7 +99,7 @@ def test_the_likeliest_token_is_found_among_all_ranks(scores, likeliest):
     def on_rank(group: Group):
         share = Share(group.rank, 2)
         model = Decoder(share.spec(spec), _weights(spec, share), group)
-        model.head.weight.fill_(-9.0)
+        model.head.weight.fill_(9.0)  # of padding, which must not count
         model.head.weight[: len(model.head.tokens)] = -8.0
         for place, score in enumerate(scores[group.rank]):
             model.head.weight[place] = score

@@ -104,6 +104,27 @@ def test_what_a_rank_fails_with_is_said(raised, error, words, monkeypatch):
 
 
 @pytest.mark.thorough
+def test_ctrl_c_in_a_step_ends_the_ranks(prompts, monkeypatch):
+    engine = Engine(CONFIG)
+    process = engine.rank_memory()[1].process
+    runner, left = engine._loop.worker.runner, [3]
+    decode = runner.decode
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(runner, "decode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(prompts, GREEDY)
+    assert _ends(process)
+    with pytest.raises(EngineStoppedError, match="KeyboardInterrupt"):
+        engine.step()
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("when", ["steps", "rests", "leaves"])
 def test_ranks_end_with_the_process_that_started_them(when, tmp_path):
     script = tmp_path / "parent.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -138,6 +139,14 @@ def test_each_rank_says_what_it_holds(both):
     assert first.cache == one.cache / 2
     assert one.weights / 2 < second.weights <= first.weights < one.weights
     assert min(first.peak, second.peak) > second.weights
+
+
+def test_signals_to_all_processes_leave_the_ranks_to_rank_0(both, prompts, greedy_alone):
+    """As Ctrl-C at a terminal and the end of a service send them."""
+    process = both.spread.rank_memory()[1].process
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(process, number)
+    assert tokens_of(both.spread, prompts[:2]) == greedy_alone[:2]
 
 
 def test_close_ends_the_ranks(prompts):
