@@ -165,12 +165,9 @@ class Measurement:
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
         bandwidth = None if mode == "naive" else self.bandwidth
         floor = workload.floor_ms(self._engine.model_config, self._dtype, bandwidth)
-        num_ranks = self._num_ranks
-        if floor is not None:
-            # Each reads its part of the weights and of the cache.
-            floor /= num_ranks
-        # Engines of commits from before there were ranks cannot say.
-        memory = self._engine.rank_memory() if num_ranks > 1 else []
+        # Each reads its part of the weights and the cache. Older engines have none.
+        ranks: list[Any] = getattr(self._engine, "rank_memory", list)()
+        floor = floor and floor / max(1, len(ranks))
         of_runs = {name: [getattr(sample, name) for sample in samples] for name in OF_RUNS}
         gaps = {"delivery_gap_ms": self._reader.gaps_ms()} if self._reader else {}
         return {
@@ -181,13 +178,8 @@ class Measurement:
             **{name: drive.summarize(values) for name, values in of_runs.items()},
             **drive.latencies_ms(samples),
             **gaps,
-            **({"ranks": [asdict(one) for one in memory]} if memory else {}),
+            **({"ranks": list(map(asdict, ranks))} if len(ranks) > 1 else {}),
         }
-
-    @property
-    def _num_ranks(self) -> int:
-        ranks: int = self._settings.engine.get("tensor_parallel_size", 1)
-        return ranks
 
     def run_once(self, mode: Mode) -> RunSample:
         """Run once, on a new engine if a prefix cache would outlive the run before."""
@@ -204,8 +196,8 @@ class Measurement:
         ]
         self._reader = drive.StreamReader(settings.delivery) if settings.delivery else None
         if self._is_fresh:
-            if self._num_ranks > 1:
-                # Its processes must not live on beside those of the next.
+            if hasattr(self._engine, "rank_memory"):
+                # Processes of its ranks must not live on beside those of the next.
                 self._engine.close()
             del self._engine
             self._engine = self._build()

@@ -79,9 +79,7 @@ class EngineFlags:
     steps_in_flight: Annotated[int | None, _engine("Launches ahead of the host.")] = None
     seed: Annotated[int | None, _engine("Seeds random weights and sampling.")] = None
     threads: Annotated[int | None, _engine("Threads of torch's operators on the CPU.")] = None
-    tensor_parallel_size: Annotated[
-        int | None, _engine("GPUs, or ranks, that have a part of each layer.", least=1)
-    ] = None
+    tensor_parallel_size: Annotated[int | None, _engine("GPUs that share layers.", least=1)] = None
 
 
 @dataclass
