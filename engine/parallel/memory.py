@@ -19,10 +19,16 @@ class RankMemory:
 
     Attributes
     ----------
-    rank, process, device
-        Which rank this is, the id of its process, and its device.
-    weights, cache
-        Of its part of the model, fused copies left out, and of the KV cache.
+    rank
+        Which one it is.
+    process
+        The id of its process.
+    device
+        Where its part of the model lies.
+    weights
+        Of that part; copies that fused kernels read are left out.
+    cache
+        Of its part of the KV cache.
     peak
         The most that tensors took on its GPU, or on the CPU its process.
     """
