@@ -13,6 +13,7 @@ from engine.fused.weights import can_fuse
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
 from engine.models.gpt2 import gpt2
+from engine.models.head import Head
 from engine.models.llama import llama3
 from engine.models.qwen import qwen3
 from engine.models.random_weights import random_weights
@@ -355,13 +356,14 @@ def test_logits_are_as_close_to_full_precision_as_unfused_ones(
 def _record_logits(side: Side) -> list[torch.Tensor]:
     """A list that takes every logits tensor the side's model makes from now on."""
     recorded: list[torch.Tensor] = []
-    make = side.model.logits
 
-    def recording(hidden: torch.Tensor) -> torch.Tensor:
-        recorded.append(make(hidden))
-        return recorded[-1]
+    class Recording(Head):
+        def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+            recorded.append(super().logits(hidden))
+            return recorded[-1]
 
-    side.model.logits = recording  # type: ignore[method-assign]
+    head = side.model.head
+    side.model.head = Recording(head.weight, head.vocab_size)
     return recorded
 
 
