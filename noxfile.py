@@ -220,9 +220,10 @@ def tests(session: nox.Session) -> None:
     spread = () if TORCH.has_gpu else SPREAD
     pytest = ("python", "-m", "pytest")
     session.run(*pytest, *spread, "--ignore=tests/kernels", env=_keeping_bytecode(_compiled()))
-    # The whole grids are run by `kernels`.
+    # The whole grids are run by `kernels`. Fused steps are nothing but kernels.
+    with_kernels = ("tests/kernels", "tests/engine/fused")
     session.run(
-        *(*pytest, *SPREAD, "-m", "not thorough and not spare", "tests/kernels"),
+        *(*pytest, *SPREAD, "-m", "not thorough and not spare", *with_kernels),
         env=_keeping_bytecode(_triton_environment()),
     )
 
