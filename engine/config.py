@@ -92,6 +92,11 @@ class EngineConfig:
         the first GPUs, with "cuda:N" those from it on. The others than the first are processes that
         the engine starts and `Engine.close` ends. On the CPU they share it, which is for tests. The
         heads of the model must divide into so many equal parts.
+    quantization
+        "fp8" keeps the weights of the blocks' linear maps as e4m3, with a scale for each row: they
+        are rounded when they are loaded. Embeddings, norms, biases and the output head stay in
+        `dtype`, and so do activations. None keeps weights as the checkpoint has them, which may be
+        e4m3 already.
 
     Raises
     ------
@@ -121,6 +126,7 @@ class EngineConfig:
     seed: int = 0
     threads: int | None = None
     tensor_parallel_size: int = 1
+    quantization: Literal["fp8"] | None = None
 
     def __post_init__(self) -> None:
         self._keep("model", _model_name(self.model))
@@ -133,6 +139,11 @@ class EngineConfig:
         self._require_one_of("dtype", _DTYPES)
         self._require_one_of("decode", _DECODE_MODES)
         self._require_one_of("admission", _ADMISSIONS)
+        if self.quantization not in (None, "fp8"):
+            raise ConfigError(
+                f"quantization is {self.quantization!r}; it must be 'fp8', or None for weights as "
+                "the checkpoint has them."
+            )
         for name in (
             "block_size",
             "max_batch_size",

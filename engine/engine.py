@@ -91,6 +91,7 @@ class Engine:
             seed=config.seed,
             share=share,
             group=group,
+            quantize=config.quantization is not None,
         )
         self.model = loaded.model
         self.model_config = loaded.config

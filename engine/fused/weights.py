@@ -23,7 +23,8 @@ from kernels.tiles.tile import HEAD_PART, ROLES, StepShapes
 def can_fuse(model: Decoder) -> bool:
     """Whether the fused kernels run this model: half precision on CUDA, parts they know."""
     is_half = model.dtype in (torch.float16, torch.bfloat16)
-    return model.device.type == "cuda" and is_half and has_fused_parts(model.config)
+    is_served = model.device.type == "cuda" and is_half and not model.quantized
+    return is_served and has_fused_parts(model.config)
 
 
 def has_fused_parts(config: DecoderSpec) -> bool:

@@ -8,22 +8,33 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from engine.errors import ModelError
+from engine.errors import ConfigError, ModelError
 from engine.memory import allocating
 from engine.models.family import Family
 from engine.models.files import read_json_object, refuse_lfs_pointer
 from engine.models.share import WHOLE, Copied, Share
 from engine.models.spec import DecoderSpec
-from engine.models.weights import HEAD, HEAD_NAME, TOKEN_EMBEDDING, StoredPart, parameter_shapes
+from engine.models.weights import (
+    HEAD,
+    HEAD_NAME,
+    TOKEN_EMBEDDING,
+    StoredPart,
+    is_linear,
+    kept_weights,
+    parameter_shapes,
+    scales_of,
+)
+from kernels.linear.fp8 import FP8, GROUP, dequantized
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
@@ -36,6 +47,10 @@ _WRAPPERS = {
 }
 
 _FLOAT_TYPES = ("F16", "BF16", "F32", "F64")
+_FP8_TYPE = "F8_E4M3"
+
+Form: TypeAlias = Literal["float", "stored", "fp8"]
+"""How `load_weights` leaves the linear maps of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +113,7 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
     share: Share = WHOLE,
+    form: Form = "float",
 ) -> dict[str, Tensor]:
     """Read the parameters of a model.
 
@@ -108,9 +124,13 @@ def load_weights(
     family, config
         What the parameters are called in the files, and which there are.
     device, dtype
-        Of the tensors returned.
+        Of the tensors returned that are not kept in eight bits.
     share
         The part of each parameter that is read.
+    form
+        Of the linear maps of blocks: "float" multiplies stored e4m3 with its scales, "stored" keeps
+        it, with its scales under the names of `scales_of`, and "fp8" rounds all others to e4m3,
+        too.
 
     Returns
     -------
@@ -121,10 +141,10 @@ def load_weights(
     Raises
     ------
     ModelError
-        A tensor is missing, damaged, of a shape the config does not ask for, of a
-        quantized type, or part of a model other than the config describes.
+        A tensor is missing, damaged, of a shape the config does not ask for, of a type that its
+        quantization does not speak of, or part of a model other than the config describes.
     ConfigError
-        The device has too little memory for them.
+        The device has too little memory for them, or ranks would share a block's scale.
     """
     part, shapes = share.spec(config), parameter_shapes(share.spec(config))
     # A tied checkpoint may store a head all the same.
@@ -133,8 +153,13 @@ def load_weights(
     chosen = _choose(stored, family, config)
     for one in chosen:
         shape = one.part.shape
-        _check_header(one.tensor, shape[::-1] if one.part.is_transposed else shape)
-    with allocating_weights(f"The weights in {_directory_of(stored)}", shapes, device, dtype):
+        _check_header(one.tensor, shape[::-1] if one.part.is_transposed else shape, one.scales)
+    in_fp8 = set() if form == "float" else _kept_in_fp8(chosen)
+    unread = Counter(one.parameter for one in chosen)
+    eight = set(filter(is_linear, shapes)) if form == "fp8" else in_fp8
+    what = f"The weights in {_directory_of(stored)}"
+    with allocating_weights(what, shapes, device, dtype, eight):
+        scales = _read_scales(chosen, config, share)
         weights: dict[str, Tensor] = {}
         for path in sorted({one.tensor.path for one in chosen}):
             with _open(path) as file:
@@ -144,10 +169,17 @@ def load_weights(
                         if name not in weights:
                             # What no part of a file fills is zero.
                             shape = stored_shapes[name]
-                            weights[name] = torch.zeros(shape, device=device, dtype=dtype)
+                            kind = FP8 if name in in_fp8 else dtype
+                            weights[name] = torch.zeros(shape, device=device, dtype=kind)
                         cut = share.cut(config, name, whole[name])
                         for copied in share.copied(cut, one.part):
-                            _read(file, one, copied, weights[name])
+                            of_copied = _taken(scales.get(one.part.name), copied)
+                            _read(file, one, copied, weights[name], of_copied)
+                            if name in in_fp8 and of_copied is not None:
+                                _keep_scales(weights, name, copied, of_copied)
+                        unread[name] -= 1
+                        if name in eight and not unread[name]:
+                            weights |= kept_weights([(name, weights[name])], True)
     if HEAD not in shapes and HEAD in weights:
         head = weights.pop(HEAD)
         if not torch.equal(head, share.take(config, HEAD, weights[TOKEN_EMBEDDING])):
@@ -156,22 +188,34 @@ def load_weights(
 
 
 def allocating_weights(
-    what: str, shapes: Mapping[str, tuple[int, ...]], device: torch.device, dtype: torch.dtype
+    what: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    device: torch.device,
+    dtype: torch.dtype,
+    in_fp8: Container[str] = (),
 ) -> AbstractContextManager[None]:
-    """Surround what makes tensors of these `shapes`, as `engine.memory.allocating` does."""
-    num_bytes = sum(math.prod(shape) for shape in shapes.values()) * dtype.itemsize
-    type_name = str(dtype).removeprefix("torch.")
+    """Surround what makes tensors of these `shapes`, as `engine.memory.allocating` does.
+
+    Those named in `in_fp8` are of eight bits, with a scale for each of their rows.
+    """
+    num_bytes, has_fp8 = 0, False
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        num_bytes += size + 4 * shape[0] if name in in_fp8 else size * dtype.itemsize
+        has_fp8 |= name in in_fp8
+    type_name = str(dtype).removeprefix("torch.") + " and fp8" * has_fp8
     remedy = "choose a smaller model, or a dtype of fewer bytes"
     return allocating(f"{what} as {type_name}", num_bytes, device, remedy)
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A stored tensor, the parameter that it serves, and which part of it."""
+    """A stored tensor, the parameter that it serves, which part of it, and the scales beside it."""
 
     parameter: str
     part: StoredPart
     tensor: StoredTensor
+    scales: StoredTensor | None
 
 
 def _choose(
@@ -179,7 +223,11 @@ def _choose(
 ) -> list[_Choice]:
     """Which stored tensors serve each parameter."""
     parts = family.names.parts(config, parameter_shapes(config))
-    _refuse_foreign_tensors(stored, family, {part.name for one in parts.values() for part in one})
+    known = {part.name for one in parts.values() for part in one}
+    if config.quantization is not None:
+        linears = [part.name for name, one in parts.items() if is_linear(name) for part in one]
+        known.update(*map(config.quantization.names_beside, linears))
+    _refuse_foreign_tensors(stored, family, known)
     found = dict(stored)
     if config.tied_head and HEAD_NAME in found:
         # The two may differ, and either may be the one that was kept.
@@ -194,7 +242,7 @@ def _choose(
             f"the {family.title} that config.json describes needs."
         )
     return [
-        _Choice(parameter, part, found[part.name])
+        _Choice(parameter, part, found[part.name], _scales_beside(found, config, parameter, part))
         for parameter, one in parts.items()
         for part in one
     ]
@@ -214,20 +262,114 @@ def _refuse_foreign_tensors(
             )
 
 
-def _check_header(tensor: StoredTensor, shape: tuple[int, ...]) -> None:
+def _scales_beside(
+    found: Mapping[str, StoredTensor], config: DecoderSpec, parameter: str, part: StoredPart
+) -> StoredTensor | None:
+    """The scales of a stored part that is e4m3; None of any other."""
+    quantization, tensor = config.quantization, found[part.name]
+    if quantization is None or not is_linear(parameter) or tensor.type_name != _FP8_TYPE:
+        return None
+    root = part.name.removesuffix("weight")
+    names = [root + name for name in quantization.scale_names if root + name in found]
+    if not names:
+        raise ModelError(
+            f"{tensor} has the type {tensor.type_name}, but no scales are beside it: "
+            f"{root}{quantization.scale_names[0]} must be there."
+        )
+    scales = found[names[0]]
+    possible = quantization.scale_shapes(*part.shape)
+    if scales.shape not in possible or scales.type_name not in _FLOAT_TYPES:
+        raise ModelError(
+            f"{scales} is {list(scales.shape)} of the type {scales.type_name}; scales of a weight "
+            f"{list(part.shape)} must be {' or '.join(str(list(one)) for one in possible)} of "
+            f"{', '.join(_FLOAT_TYPES)}."
+        )
+    if quantization.in_blocks and part.shape[1] % GROUP:
+        raise ModelError(
+            f"{tensor} has {part.shape[1]} columns; a weight that is scaled in blocks must have a "
+            f"multiple of {GROUP}."
+        )
+    return scales
+
+
+def _kept_in_fp8(chosen: Sequence[_Choice]) -> set[str]:
+    """The parameters of which all parts are stored as e4m3."""
+    in_floats = {one.parameter for one in chosen if one.scales is None}
+    return {one.parameter for one in chosen} - in_floats
+
+
+def _read_scales(chosen: Sequence[_Choice], config: DecoderSpec, share: Share) -> dict[str, Tensor]:
+    """Scales of stored parts by their names, float32 [G, rows] as `kernels.linear.fp8` has them."""
+    scales = {}
+    for one in chosen:
+        if one.scales is None:
+            continue
+        with _open(one.scales.path) as file, _naming(one.scales.path):
+            stored = file.get_tensor(one.scales.name).float()
+        if not stored.isfinite().all():
+            raise ModelError(f"{one.scales} holds values that are not finite.")
+        rows = one.part.shape[0]
+        if config.quantization is not None and config.quantization.in_blocks:
+            _require_whole_blocks(one, share)
+            scales[one.part.name] = stored.repeat_interleave(GROUP, 0)[:rows].t()
+        else:
+            scales[one.part.name] = stored.reshape(1, -1).expand(1, rows)
+    return scales
+
+
+def _require_whole_blocks(one: _Choice, share: Share) -> None:
+    columns = one.part.shape[1]
+    if share.cuts_columns(one.parameter) and columns // share.ranks % GROUP:
+        raise ConfigError(
+            f"tensor_parallel_size is {share.ranks}, but {one.tensor} has {columns} columns with a "
+            f"scale for every {GROUP}: so many ranks would have parts of one scale's columns; use "
+            "fewer ranks."
+        )
+
+
+def _taken(scales: Tensor | None, copied: Copied) -> Tensor | None:
+    """Of the scales [G, rows] of a stored part, those of what is copied."""
+    if scales is None:
+        return None
+    rows, *columns = copied.source
+    if columns and len(scales) > 1:
+        (of_columns,) = columns
+        scales = scales[of_columns.start // GROUP : of_columns.stop // GROUP]
+    return scales[:, rows]
+
+
+def _keep_scales(
+    weights: dict[str, Tensor], parameter: str, copied: Copied, scales: Tensor
+) -> None:
+    """Copy the scales of what was copied into those of the parameter."""
+    name, weight = scales_of(parameter), weights[parameter]
+    if name not in weights:
+        shape = len(scales), len(weight)
+        weights[name] = torch.zeros(shape, dtype=torch.float32, device=weight.device)
+    weights[name][:, copied.target[0]] = scales.to(weight.device)
+
+
+def _check_header(
+    tensor: StoredTensor, shape: tuple[int, ...], scales: StoredTensor | None
+) -> None:
     if tensor.shape != shape:
         raise ModelError(
             f"{tensor} has the shape {list(tensor.shape)}; config.json asks for {list(shape)}."
         )
-    if tensor.type_name not in _FLOAT_TYPES:
+    if tensor.type_name not in _FLOAT_TYPES and scales is None:
         raise ModelError(
             f"{tensor} has the type {tensor.type_name}; weights must be unquantized "
-            "(F16, BF16, F32 or F64)."
+            "(F16, BF16, F32 or F64), or F8_E4M3 where config.json says how."
         )
 
 
-def _read(file: Any, chosen: _Choice, copied: Copied, parameter: Tensor) -> None:
-    """Copy a tensor, or a part of it, into a parameter; what the file maps is never kept."""
+def _read(
+    file: Any, chosen: _Choice, copied: Copied, parameter: Tensor, scales: Tensor | None
+) -> None:
+    """Copy a tensor, or a part of it, into a parameter; what the file maps is never kept.
+
+    The `scales` are those of what is copied, where it is stored as e4m3.
+    """
     part, tensor, source = chosen.part, chosen.tensor, copied.source
     with _naming(tensor.path):
         if len(source) == 1 and source[0] == slice(0, part.shape[0]):
@@ -238,6 +380,14 @@ def _read(file: Any, chosen: _Choice, copied: Copied, parameter: Tensor) -> None
             loaded = file.get_slice(tensor.name)[source[::-1] if part.is_transposed else source]
         loaded = loaded.to(parameter.device)
     filled = parameter[copied.target]
+    if filled.dtype == FP8:
+        filled.copy_(loaded)
+        # Its only values that are not finite have all bits but the sign set.
+        if (filled.view(torch.uint8) & 0x7F == 0x7F).any():
+            raise ModelError(f"{tensor} holds values that are not finite.")
+        return
+    if scales is not None:
+        loaded = dequantized(loaded, scales.to(loaded.device), parameter.dtype)
     filled.copy_(loaded.t() if part.is_transposed else loaded)
     # An infinity or a NaN anywhere shows in the smallest or the largest element.
     if not torch.stack(torch.aminmax(filled)).isfinite().all():

@@ -24,13 +24,22 @@ from engine.models.layers import (
     LayerNorm,
     Linear,
     Norm,
+    QuantizedLinear,
     RMSNorm,
     SplitLinear,
 )
 from engine.models.spec import DecoderSpec
-from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING, parameter_shapes
+from engine.models.weights import (
+    HEAD,
+    POSITION_EMBEDDING,
+    TOKEN_EMBEDDING,
+    is_linear,
+    parameter_shapes,
+    scales_of,
+)
 from engine.parallel.group import Group
 from kernels.attention.rotation import HeadRotation
+from kernels.linear.fp8 import FP8, GROUP
 
 # cuBLAS has fast kernels only for outputs whose rows are aligned.
 _HEAD_ROWS = 64
@@ -60,11 +69,17 @@ class Decoder:
         What the model is made of.
     weights
         Name to tensor, with the names and shapes of `parameter_shapes`, all of one device and one
-        float dtype. The model keeps the tensors; it copies none but the head, and that only where
-        it needs padding.
+        float dtype. A linear map of a block may be e4m3, with scales under the name `scales_of`,
+        as `kernels.linear.fp8` has them. The model keeps the tensors; it copies none but the head,
+        and that only where it needs padding.
     group
         The ranks that have a part of the model each, of which `config` and `weights` are this
         one's. None: the model is whole.
+
+    Attributes
+    ----------
+    quantized
+        Which maps of blocks are e4m3, in some block at least; such as "attention_in".
 
     Raises
     ------
@@ -79,6 +94,9 @@ class Decoder:
         self.config = config
         self.group = group
         self.num_bytes = sum(weight.nbytes for weight in weights.values())
+        self.quantized = frozenset(
+            name.split(".")[2] for name, weight in weights.items() if weight.dtype == FP8
+        )
         self.device = weights[TOKEN_EMBEDDING].device
         self.dtype = weights[TOKEN_EMBEDDING].dtype
         self.head, self.token_embedding = _head_and_embedding(config, weights, group)
@@ -215,6 +233,8 @@ def _norm(config: DecoderSpec, weights: Mapping[str, Tensor], name: str) -> Norm
 
 def _linear(weights: Mapping[str, Tensor], name: str, group: Group | None = None) -> Linear:
     weight, bias = weights[name + ".weight"], weights.get(name + ".bias")
+    if weight.dtype == FP8:
+        return QuantizedLinear(weight, bias, weights[scales_of(name + ".weight")], group)
     return Linear(weight, bias) if group is None else SplitLinear(weight, bias, group)
 
 
@@ -234,10 +254,31 @@ def _check_weights(config: DecoderSpec, weights: Mapping[str, Tensor]) -> None:
         weight = weights[name]
         if tuple(weight.shape) != shape:
             raise ModelError(f"{name} is {list(weight.shape)}; the config asks for {list(shape)}.")
-        if weight.device != first.device or weight.dtype != first.dtype:
+        if weight.dtype == FP8 and is_linear(name):
+            _check_scales(weights, name, shape)
+        elif weight.device != first.device or weight.dtype != first.dtype:
             raise ModelError(
                 f"{name} is {weight.dtype} on {weight.device}; like {TOKEN_EMBEDDING} it must be "
                 f"{first.dtype} on {first.device}."
             )
-    if not first.dtype.is_floating_point:
+    if not first.dtype.is_floating_point or first.dtype == FP8:
         raise ModelError(f"The weights are {first.dtype}; they must be a float dtype.")
+
+
+def _check_scales(weights: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> None:
+    rows, columns = shape
+    scales, device = weights.get(scales_of(name)), weights[name].device
+    if scales is None:
+        raise ModelError(f"{name} is {FP8}; its scales, {scales_of(name)}, must be there, too.")
+    possible = [(1, rows), *([] if columns % GROUP else [(columns // GROUP, rows)])]
+    if tuple(scales.shape) not in possible or scales.dtype != torch.float32:
+        wanted = " or ".join(str(list(one)) for one in possible)
+        raise ModelError(
+            f"{scales_of(name)} is {list(scales.shape)} of {scales.dtype}; it must be {wanted} of "
+            f"{torch.float32}."
+        )
+    if not device == scales.device == weights[TOKEN_EMBEDDING].device:
+        raise ModelError(
+            f"{name} is on {device} and its scales on {scales.device}; both must be on "
+            f"{weights[TOKEN_EMBEDDING].device}, where {TOKEN_EMBEDDING} is."
+        )

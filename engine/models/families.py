@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from engine.models.files import read_json_object
 from engine.models.gpt2 import GPT2
 from engine.models.llama import LLAMA
 from engine.models.mistral import MISTRAL
+from engine.models.quantization import read_quantization
 from engine.models.qwen import QWEN2, QWEN3
 from engine.models.spec import DecoderSpec
 
@@ -77,9 +79,11 @@ def spec_of(values: Mapping[str, Any], generation: Mapping[str, Any] | None = No
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ModelError(f"The model_type is {model_type!r}; this engine runs {known}.")
     family = FAMILIES[model_type]
-    if fields.get("quantization_config") is not None:
+    quantization = read_quantization(fields)
+    if quantization is not None and family.names.are_linears_transposed:
         raise ModelError(
-            "It has a quantization_config; this engine runs float32, float16 and bfloat16 weights."
+            f"It has a quantization_config; of a {family.title} this engine runs float32, float16 "
+            'and bfloat16 weights, which quantization="fp8" rounds when they are loaded.'
         )
     code = fields.get("auto_map")
     if isinstance(code, Mapping) and any("Model" in str(name) for name in code):
@@ -87,7 +91,7 @@ def spec_of(values: Mapping[str, Any], generation: Mapping[str, Any] | None = No
             "Its auto_map names model code of its own, which is never run; "
             f"only the plain {family.title} architecture is supported."
         )
-    return family.read(fields)
+    return replace(family.read(fields), quantization=quantization)
 
 
 def _refuse_other_kinds(fields: Fields, known: str) -> None:

@@ -18,6 +18,7 @@ from engine.models.activations import KERNEL_ACTIVATIONS, Activation, gelu_tanh
 from engine.parallel.group import Group
 from kernels.attention.rotation import HeadRotation
 from kernels.linear.folded import pack_gate, packed_halves
+from kernels.linear.fp8 import dequantized
 from kernels.linear.gate import gate
 from kernels.linear.norm import add_layer_norm, add_rms_norm
 
@@ -63,7 +64,12 @@ class RMSNorm:
         return add_rms_norm(x, change, self.weight, self.epsilon)
 
     def folded_into(self, linear: Linear) -> RMSNorm:
-        """The norm without its weight, which is multiplied into the map behind it, in place."""
+        """The norm without its weight, which is multiplied into the map behind it, in place.
+
+        It stays where that map is quantized: its weights would be rounded to eight bits again.
+        """
+        if isinstance(linear, QuantizedLinear):
+            return self
         if self.weight is not None:
             linear.weight.mul_(self.weight)
         return replace(self, weight=None)
@@ -100,6 +106,26 @@ class SplitLinear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [T, in], a part of the whole, to [T, out], the sum over all ranks."""
         return self.group.all_reduce(F.linear(x, self.weight, self.bias))
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedLinear(Linear):
+    """A map whose weight is e4m3, with `scales` as `kernels.linear.fp8` has them.
+
+    With a group, each rank has the columns of what it reads, as in `SplitLinear`.
+    """
+
+    scales: Tensor
+    group: Group | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [T, in] to [T, out]; the weight is made in x's type for the time of the call."""
+        mapped = F.linear(x, dequantized(self.weight, self.scales, x.dtype), self.bias)
+        return mapped if self.group is None else self.group.all_reduce(mapped)
+
+    def activated(self, x: Tensor, activation: Activation) -> Tensor:
+        """The activation of the mapped x."""
+        return activation(self(x))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,4 +196,7 @@ class FeedForward:
         for both in (self.into.weight, self.into.bias):
             if both is not None:
                 both.copy_(pack_gate(both))
+        if isinstance(self.into, QuantizedLinear):
+            scales = self.into.scales.t()  # [2 F, G]
+            scales.copy_(pack_gate(scales))
         return replace(folded, is_packed=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -25,7 +26,13 @@ from torch import Tensor
 from engine.models.gpt2 import GPT2
 from engine.models.share import WHOLE, Share
 from engine.models.spec import DecoderSpec
-from engine.models.weights import HEAD, POSITION_EMBEDDING, TOKEN_EMBEDDING, parameter_shapes
+from engine.models.weights import (
+    HEAD,
+    POSITION_EMBEDDING,
+    TOKEN_EMBEDDING,
+    kept_weights,
+    parameter_shapes,
+)
 
 # Standard deviations as gains: 1 keeps the size of what passes through a linear map. With a tied
 # head a large token embedding would make every token its own best successor; with soft scores the
@@ -51,15 +58,16 @@ def random_weights(
     device: torch.device,
     dtype: torch.dtype,
     share: Share = WHOLE,
+    quantize: bool = False,
 ) -> dict[str, Tensor]:
     """Weights for `Decoder`, with the names and shapes of `parameter_shapes`, or a `share` of them.
 
     The numbers are those of the whole model, of which the device holds one parameter at a time.
     Those of a GPT-2 are made in float32 and rounded to `dtype` at the end, by a few threads side
-    by side.
+    by side. With `quantize`, the linear maps of blocks are rounded to e4m3 as they are made.
     """
     if config.family != "gpt2":
-        return _drawn_in_place(config, seed, device, dtype, share)
+        return kept_weights(_drawn_in_place(config, seed, device, dtype, share), quantize)
     shapes = parameter_shapes(config)
 
     def draw(name: str) -> Tensor:
@@ -68,23 +76,21 @@ def random_weights(
     with ThreadPoolExecutor(min(_DRAWERS, len(os.sched_getaffinity(0)))) as pool:
         # Sent off by this thread, whose current device and stream are the caller's.
         drawn = zip(shapes, pool.map(draw, shapes), strict=True)
-        return {name: weight.to(device) for name, weight in drawn}
+        return kept_weights(((name, weight.to(device)) for name, weight in drawn), quantize)
 
 
 def _drawn_in_place(
     config: DecoderSpec, seed: int, device: torch.device, dtype: torch.dtype, share: Share
-) -> dict[str, Tensor]:
+) -> Iterator[tuple[str, Tensor]]:
     """The parameters, each from a generator of its own on the device."""
     generator = torch.Generator(device)
-    weights = {}
     for name, shape in parameter_shapes(config).items():
         generator.manual_seed(zlib.crc32(f"{seed} {name}".encode()))
         center, deviation = _distribution(name, shape)
         half_width = deviation * math.sqrt(3.0)
         weight = torch.empty(shape, device=device, dtype=dtype)
         weight.uniform_(center - half_width, center + half_width, generator=generator)
-        weights[name] = share.take(config, name, weight)
-    return weights
+        yield name, share.take(config, name, weight)
 
 
 def _draw(name: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:

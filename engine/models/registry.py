@@ -25,7 +25,7 @@ from engine.models.qwen import qwen3
 from engine.models.random_weights import random_weights
 from engine.models.share import WHOLE, Share
 from engine.models.spec import DecoderSpec
-from engine.models.weights import HEAD, parameter_shapes
+from engine.models.weights import HEAD, is_linear, parameter_shapes
 from engine.parallel.group import Group
 from engine.text.tokenizer import Tokenizer
 
@@ -126,6 +126,7 @@ def load_model(
     seed: int = 0,
     share: Share = WHOLE,
     group: Group | None = None,
+    quantize: bool = False,
 ) -> LoadedModel:
     """Load a model by name.
 
@@ -138,6 +139,7 @@ def load_model(
         checkpoint was written in, or float16.
     seed : of the weights of a `random:` model.
     share, group : the part of the model that is loaded, and the ranks that have the others.
+    quantize : round the linear maps of blocks to e4m3, where the checkpoint has not.
 
     Raises
     ------
@@ -151,8 +153,12 @@ def load_model(
         config = random_config(name)
         dtype = dtype or default_dtype(config, device)
         part = share.spec(config)
-        with allocating_weights(f"The weights of {name}", parameter_shapes(part), device, dtype):
-            weights = random_weights(config, seed=seed, device=device, dtype=dtype, share=share)
+        shapes = parameter_shapes(part)
+        in_fp8 = set(filter(is_linear, shapes)) if quantize else ()
+        with allocating_weights(f"The weights of {name}", shapes, device, dtype, in_fp8):
+            weights = random_weights(
+                config, seed=seed, device=device, dtype=dtype, share=share, quantize=quantize
+            )
             model = Decoder(part, weights, group)
         return LoadedModel(model, config, tokenizer=None)
     directory = find_directory(name)
@@ -167,6 +173,7 @@ def load_model(
         device=device,
         dtype=dtype or default_dtype(config, device),
         share=share,
+        form="fp8" if quantize else "stored",
     )
     config = replace(config, tied_head=HEAD not in weights)
     model = Decoder(share.spec(config), weights, group)

@@ -94,6 +94,11 @@ class Share:
             return Cut(0, ((first, min(first + part.num_scored, whole.vocab_size)),))
         return everything
 
+    def cuts_columns(self, name: str) -> bool:
+        """Whether the ranks share the columns of a parameter, rather than its rows."""
+        *_, layer_part, kind = name.split(".")
+        return self.ranks > 1 and layer_part in _OUTWARDS and kind == "weight"
+
     def take(self, whole: DecoderSpec, name: str, parameter: Tensor) -> Tensor:
         """This rank's part of a whole parameter; a copy, where it is not all of it."""
         cut = self.cut(whole, name, tuple(parameter.shape))

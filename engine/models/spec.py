@@ -11,6 +11,7 @@ from typing import Literal
 
 from engine.errors import ModelError
 from engine.models.activations import activation_function
+from engine.models.quantization import Quantization
 from engine.models.rotary import Rotary
 
 _LARGEST_SIZE = 2**31 - 1
@@ -69,6 +70,8 @@ class DecoderSpec:
         Tokens that the head scores, of a rank's part of a model; None: the vocabulary.
     dtype
         The type the checkpoint says it was written in: float64, float32, float16 or bfloat16.
+    quantization
+        How a checkpoint stores the linear maps of blocks in eight bits; None: in no such way.
 
     Raises
     ------
@@ -101,6 +104,7 @@ class DecoderSpec:
     sliding_window: int | None = None
     head_tokens: int | None = None
     dtype: str | None = None
+    quantization: Quantization | None = None
 
     def __post_init__(self) -> None:
         for name in _SIZES:

@@ -1,15 +1,19 @@
 """The parameters of a decoder: their names and shapes here, and their names in checkpoints.
 
 Linear weights are [out, in]. Maps of one input lie in one parameter: queries, keys and values in
-`attention_in`, and the gate before the map that it gates in `feed_forward_in`.
+`attention_in`, and the gate before the map that it gates in `feed_forward_in`. The weight of a map
+of a block may be e4m3, with scales under a name of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from engine.models.spec import DecoderSpec
+from kernels.linear.fp8 import FP8, quantize
 
 TOKEN_EMBEDDING = "token_embedding.weight"
 POSITION_EMBEDDING = "position_embedding.weight"
@@ -18,6 +22,17 @@ HEAD_NAME = "lm_head.weight"
 """The head in checkpoints of every family, without a prefix."""
 
 Shape = tuple[int, ...]
+
+
+def is_linear(name: str) -> bool:
+    """Whether a parameter is the weight of a linear map of a block: one that may be quantized."""
+    *block, part, kind = name.split(".")
+    return bool(block) and kind == "weight" and not part.endswith("_norm")
+
+
+def scales_of(name: str) -> str:
+    """The name of the scales of such a weight, where it is quantized."""
+    return name.removesuffix("weight") + "scales"
 
 
 def parameter_shapes(config: DecoderSpec) -> dict[str, Shape]:
@@ -45,6 +60,20 @@ def parameter_shapes(config: DecoderSpec) -> dict[str, Shape]:
     if not config.tied_head:
         shapes[HEAD] = (config.num_scored, embed)
     return shapes
+
+
+def kept_weights(made: Iterable[tuple[str, Tensor]], quantized: bool) -> dict[str, Tensor]:
+    """Parameters by name; where `quantized`, maps of blocks as e4m3 beside their scales.
+
+    Each is rounded before the next is made.
+    """
+    weights: dict[str, Tensor] = {}
+    for name, weight in made:
+        if quantized and is_linear(name) and weight.dtype != FP8:
+            weights[name], weights[scales_of(name)] = quantize(weight)
+        else:
+            weights[name] = weight
+    return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +136,10 @@ class WeightNames:
 
     def _parts(self, config: DecoderSpec, name: str, shape: Shape) -> Iterator[StoredPart]:
         names = self._stored_names(name)
-        is_linear = name.startswith("blocks.") and len(shape) == 2
+        is_transposed = is_linear(name) and self.are_linears_transposed
         first = 0
         for stored, rows in zip(names, _rows(config, name, shape, len(names)), strict=True):
-            yield StoredPart(
-                stored, (rows, *shape[1:]), first, is_linear and self.are_linears_transposed
-            )
+            yield StoredPart(stored, (rows, *shape[1:]), first, is_transposed)
             first += rows
 
     def _stored_names(self, name: str) -> list[str]:

@@ -50,6 +50,7 @@ class ServerOptions:
     seed: int = _option("Seeds the answers of requests that bring no seed.", 0, int)
     threads: int | None = _option("Threads on a CPU (default: half of the cores).", kind=int)
     tensor_parallel_size: int = _option("GPUs that have a part of each layer.", 1, int)
+    quantization: str | None = _option("fp8 rounds weights to eight bits (default: as stored).")
 
     @property
     def name(self) -> str:

@@ -32,6 +32,7 @@ def room_for_blocks(
         prefill_max_tokens=most_prefill_tokens(config),
         uses_graphs=uses_graphs,
         fuses=config.fuse and can_fuse(model),
+        is_quantized=bool(model.quantized),
     )
     return choose_num_blocks(
         bytes_per_block=_bytes_per_block(config, model),

@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 
 import torch
 
-from engine.fused.weights import folding_bytes
+from engine.fused.weights import folding_bytes, step_shapes
 from engine.models.spec import DecoderSpec
 from engine.worker.prefill_graphs import prefill_bucket_sizes, sampled_bucket_sizes
 from kernels.tiles.launch import ring_tile, split_tokens
@@ -44,7 +44,8 @@ class WorkingMemory:
     Attributes
     ----------
     activations
-        Of a prefill, in a graph's memory and in that of its first, eager run.
+        Of a prefill, in a graph's memory and in that of its first, eager run; with the largest of
+        the quantized maps.
     logits
         Of a prefill's last tokens, of a step and of a draw, with what a draw gathers.
     splits
@@ -76,14 +77,19 @@ def working_memory(
     prefill_max_tokens: int,
     uses_graphs: bool,
     fuses: bool,
+    is_quantized: bool = False,
 ) -> WorkingMemory:
-    """What decode steps of `max_batch_size` rows and prefills of so many tokens take at most."""
+    """What decode steps of `max_batch_size` rows and prefills of so many tokens take at most.
+
+    Of quantized maps, the plain layers hold one at a time in `dtype`.
+    """
     rows = max_batch_size
     tokens = max(min(prefill_max_tokens, rows * max_model_len), rows)
     runs = 2 if uses_graphs else 1
     logits_bytes = runs * 3 * rows * spec.vocab_size * max(dtype.itemsize, _FLOAT32)
+    largest_map = dtype.itemsize * step_shapes(spec).most_weights if is_quantized else 0
     return WorkingMemory(
-        activations=runs * tokens * _bytes_a_token(spec, dtype.itemsize),
+        activations=runs * (tokens * _bytes_a_token(spec, dtype.itemsize) + largest_map),
         logits=logits_bytes + rows * _GATHERED_BYTES,
         splits=runs * _split_bytes(spec, rows, max_model_len),
         graphs=_graph_bytes(spec, rows, tokens) if uses_graphs else 0,

@@ -247,7 +247,7 @@ def test_sliding_windows(model_type: str, fields: dict[str, Any], window: int | 
             {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 0}},
             "original_max_position_embeddings is 0",
         ),
-        ({"quantization_config": {"quant_method": "fp8"}}, "It has a quantization_config"),
+        ({"quantization_config": {"bits": 4}}, "It has a quantization_config"),
         ({"auto_map": {"AutoModelForCausalLM": "a.B"}}, "the plain Llama architecture"),
         ({"num_local_experts": 8}, "with num_local_experts 8, a mixture of experts"),
         ({"vision_config": {}}, "with a vision_config, a model of more than text"),
