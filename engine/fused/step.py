@@ -19,6 +19,9 @@ Where ranks have a part of the model each, 4 and 6 make a part of a sum, which t
 before it is added to x and leaves statistics, in a launch of its own; and each rank's best of 8 are
 gathered before the pick. All of it is captured with the step.
 
+Maps of eight bits are read as they are stored, and their products scaled; the gains of their norms
+are multiplied to the rows. The Hopper kernel and the library do not serve them.
+
 For a single row 2 and 3 are one launch where `row_attention_serves`. Single rows may keep no
 statistics: the maps then norm from x itself. Logits never reach memory; for rows that sample they
 are made from the residual stream afterwards.
@@ -319,7 +322,7 @@ class FusedDecode:
         tiles = self._table.tiles(num_rows, self._shapes)
         if not runs_stream(self._head.weight):
             tiles = tiles.portable()
-        return tiles.fitted(self._shapes)
+        return tiles.in_fp8(self._model.quantized).fitted(self._shapes)
 
     def _buffers_for(self, num_rows: int) -> StepBuffers:
         """The scratch as a step of that many rows sees it."""

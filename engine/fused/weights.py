@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from engine.kv.memory import KVCache
 from engine.models.activations import KERNEL_ACTIVATIONS, activation_function
 from engine.models.decoder import Decoder
-from engine.models.layers import Linear, Norm, RMSNorm
+from engine.models.layers import LayerNorm, Linear, Norm, QuantizedLinear, RMSNorm
 from engine.models.spec import DecoderSpec
 from kernels.attention.rotation import Rotation
 from kernels.linear.epilogue import Epilogue
-from kernels.linear.folded import FoldedLinear, fold_linear, fold_rms_norm
+from kernels.linear.folded import FoldedLinear, fold_fp8, fold_linear, fold_rms_norm
 from kernels.tiles.table import MOST_HEAD_DIM
 from kernels.tiles.tile import HEAD_PART, ROLES, StepShapes
 
@@ -23,8 +23,7 @@ from kernels.tiles.tile import HEAD_PART, ROLES, StepShapes
 def can_fuse(model: Decoder) -> bool:
     """Whether the fused kernels run this model: half precision on CUDA, parts they know."""
     is_half = model.dtype in (torch.float16, torch.bfloat16)
-    is_served = model.device.type == "cuda" and is_half and not model.quantized
-    return is_served and has_fused_parts(model.config)
+    return model.device.type == "cuda" and is_half and has_fused_parts(model.config)
 
 
 def has_fused_parts(config: DecoderSpec) -> bool:
@@ -55,6 +54,8 @@ class FusedBlock:
 
 def fused_blocks(model: Decoder, cache: KVCache) -> list[FusedBlock]:
     """The model's blocks; weights that follow a LayerNorm are copied, the others shared.
+
+    Those of eight bits are always shared.
 
     RMS norms are folded into the model itself, and its gates packed (`Decoder.fold_norms`).
     """
@@ -127,6 +128,11 @@ def step_shapes(config: DecoderSpec) -> StepShapes:
 
 
 def _fold(linear: Linear, norm: Norm | None = None) -> FoldedLinear:
+    if isinstance(linear, QuantizedLinear):
+        # None of its gain is in the weights: `Norm.folded_into` leaves it before such maps.
+        shift = norm.bias if isinstance(norm, LayerNorm) else None
+        of_norm = () if norm is None else (norm.weight, shift, norm.epsilon)
+        return fold_fp8(linear.weight, linear.scales, linear.bias, *of_norm)
     if norm is None:
         return fold_linear(linear.weight, linear.bias)
     if isinstance(norm, RMSNorm):

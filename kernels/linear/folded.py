@@ -10,6 +10,9 @@ so a kernel can multiply the raw row, and needs its statistics only at the end. 
 costs in accuracy: W' is rounded once more, as LN(x) would have been otherwise; and where a row's
 mean is r times its deviation, the raw product is about r times what is left of it, and so is its
 rounding error, in float32.
+
+Into weights of eight bits (`kernels.linear.fp8`) no gain is multiplied, which would round them
+anew. A kernel multiplies the row by it; what else a norm leaves is as above.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernels.errors import KernelArgumentError
+from kernels.linear.fp8 import dequantized
 from kernels.tiles.tile import LinearTile
 
 NO_NORM, LAYER_NORM, RMS_NORM = 0, 1, 2
@@ -37,7 +41,7 @@ class FoldedLinear:
     Attributes
     ----------
     weight : torch.Tensor
-        [N, K], contiguous, the gain multiplied in; the dtype of activations.
+        [N, K], contiguous, the gain multiplied in; the dtype of activations, or e4m3.
     bias : torch.Tensor
         float32 [N], the shift's image added in.
     column_sums : torch.Tensor or None
@@ -48,6 +52,13 @@ class FoldedLinear:
         The norm divides by the root of the mean square.
     has_bias : bool
         `bias` is more than zeros.
+    scales : torch.Tensor or None
+        float32 [G, N], of a weight of e4m3, as `kernels.linear.fp8` has them; None for others.
+    scaled_columns : int
+        Columns whose products share a scale, K / G; 0 where there are none.
+    gain : torch.Tensor or None
+        float32 [K], what rows are multiplied by before a weight of e4m3, as their dtype has it;
+        None for nothing. None of it is above 1, so that no row of halves becomes infinite.
     """
 
     weight: torch.Tensor
@@ -56,6 +67,9 @@ class FoldedLinear:
     epsilon: float = 0.0
     has_rms_norm: bool = False
     has_bias: bool = True
+    scales: torch.Tensor | None = None
+    scaled_columns: int = 0
+    gain: torch.Tensor | None = None
 
     @property
     def norm(self) -> int:
@@ -122,6 +136,37 @@ def fold_rms_norm(
     """
     plain = fold_linear(weight if gain is None else weight * gain, bias)
     return replace(plain, epsilon=epsilon, has_rms_norm=True)
+
+
+def fold_fp8(
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    bias: torch.Tensor | None,
+    gain: torch.Tensor | None = None,
+    shift: torch.Tensor | None = None,
+    epsilon: float = 0.0,
+) -> FoldedLinear:
+    """Fold a norm, where it has a gain, into a map of e4m3 `weight` [N, K], which is shared.
+
+    A LayerNorm has `gain` and `shift`, an RMS norm a gain alone.
+    """
+    shared = weight.shape[1] // len(scales)
+    plain = replace(
+        fold_linear(weight, bias), scales=scales, scaled_columns=shared, epsilon=epsilon
+    )
+    if gain is None:
+        return plain
+    exact = dequantized(weight, scales, torch.float64)
+    if shift is None:
+        plain = replace(plain, has_rms_norm=True)
+    else:
+        # The sums are of what the kernel multiplies, lest the mean leave a rest.
+        sums = (exact @ gain.double()).float()
+        shifted = (plain.bias.double() + exact @ shift.double()).float()
+        plain = replace(plain, bias=shifted, column_sums=sums, has_bias=True)
+    # A power of two, which nothing is rounded by.
+    most = torch.exp2(gain.abs().amax().float().log2().ceil().nan_to_num(neginf=0.0))
+    return replace(plain, gain=gain.float() / most, scales=scales * most)
 
 
 def pack_gate(both: torch.Tensor) -> torch.Tensor:

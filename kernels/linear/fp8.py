@@ -1,4 +1,4 @@
-"""Weights in eight bits, e4m3, and the scales that they are multiplied by. Torch only.
+"""Weights in eight bits, e4m3, and the scales that they are multiplied by.
 
 A weight [N, K] has scales [G, N], float32: that of row n and column k is scales[k // (K / G), n].
 G is 1 where a whole row shares its scale, which then follows the product; otherwise rows are cut
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import torch
 
+from kernels.backend import device_of, uses_triton
+from kernels.tiles.tile import FP8_GROUP
+
 FP8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FP8).max
-GROUP = 128
-"""Columns that share a scale where not all of a row do: as many products are added at once."""
+GROUP = FP8_GROUP
+"""As many products are added at once."""
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,6 +31,13 @@ def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def dequantized(weight: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The weight [N, K] times its scales, rounded once to `dtype`."""
+    if uses_triton(weight) and dtype != torch.float64:
+        from kernels.linear.fp8_kernel import launch_dequantized
+
+        made = torch.empty(weight.shape, dtype=dtype, device=weight.device)
+        with device_of(weight):
+            launch_dequantized(weight.contiguous(), scales.contiguous(), made)
+        return made
     plain = weight.to(dtype)
     plain.unflatten(1, (len(scales), -1)).mul_(scales.t()[:, :, None])
     return plain

@@ -34,7 +34,7 @@ from kernels.linear.row_statistics import (
     store_tile_statistics,
     whole_row_statistics,
 )
-from kernels.linear.vector import launch_rows
+from kernels.linear.vector import launch_rows, unpacked
 from kernels.tiles.launch import padded
 from kernels.tiles.tile import LinearTile
 
@@ -52,8 +52,11 @@ def linear_tiles(
     arrivals,
     rows,
     epsilon,
+    scales,
+    gain,
     N: tl.constexpr,
     K: tl.constexpr,
+    SCALED: tl.constexpr,
     NORM: tl.constexpr,
     X_TILES: tl.constexpr,
     X_TILES_PAD: tl.constexpr,
@@ -69,7 +72,10 @@ def linear_tiles(
     PREFETCH: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One tile of y [rows, N], or one of its SPLIT_K parts. x [rows, K], weight [N, K]."""
+    """One tile of y [rows, N], or one of its SPLIT_K parts. x [rows, K], weight [N, K].
+
+    A weight of e4m3 has scales [K / SCALED, N] and, or None, the gain [K] of the norm before it.
+    """
     tile_n = tl.program_id(0)
     tile_m = tl.program_id(1)
     part = tl.program_id(2)
@@ -92,6 +98,8 @@ def linear_tiles(
     shift = tl.load(bias + n)
     if NORM == 1:
         column_sum = tl.load(column_sums + n)
+    if SCALED == K:
+        scale = tl.load(scales + n)
     await_producers(PDL)
 
     # Read early, used after the loop: their latency hides behind it.
@@ -113,15 +121,37 @@ def linear_tiles(
         else:
             mean, rstd = whole_row_statistics(x, m, in_batch, epsilon, K, X_TILES_PAD, NORM)
 
-    accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     x_tile = x + m[:, None] * K + k[None, :]
-    w_tile = weight + n[None, :] * K + k[:, None]
+    if scales is None:
+        accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        w_tile = weight + n[None, :] * K + k[:, None]
+    else:
+        # Weights are the left operand, which tensor cores take from registers, where they get the
+        # type of x.
+        accumulator = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        w_tile = weight + n[:, None] * K + k[None, :]
     for start in tl.range(0, PART_K, BLOCK_K, num_stages=STAGES):
         if EVEN:
             x_values = tl.load(x_tile + start)
         else:
             x_values = tl.load(x_tile + start, mask=in_batch[:, None], other=0.0)
-        accumulator = tl.dot(x_values, tl.load(w_tile + start), accumulator, input_precision="ieee")
+        strip = tl.load(w_tile + start)
+        if scales is None:
+            accumulator = tl.dot(x_values, strip, accumulator, input_precision="ieee")
+        else:
+            if gain is not None:
+                x_values *= tl.load(gain + k + start).to(x_values.dtype)[None, :]
+            strip = unpacked(strip, x_values.dtype)
+            # The products of one chunk are added by themselves, and then to the others'.
+            products = tl.dot(strip, tl.trans(x_values), input_precision="ieee")
+            if SCALED < K:
+                group = (part * PART_K + start) // SCALED
+                products *= tl.load(scales + group * N + n)[:, None]
+            accumulator += products
+    if scales is not None:
+        if SCALED == K:
+            accumulator *= scale[:, None]
+        accumulator = tl.trans(accumulator)
 
     is_last = True
     if SPLIT_K > 1:
@@ -192,7 +222,8 @@ def fused_linear(
     x
         [rows, K], contiguous.
     linear
-        Normalises x first if it has a norm.
+        Normalises x first if it has a norm. Weights of eight bits are for the plain kernel and for
+        tiles of one row (`LinearTile.in_fp8`).
     y
         [rows, N], contiguous; gated [rows, N / 2].
     tile
@@ -213,13 +244,15 @@ def fused_linear(
     ------
     KernelArgumentError
         If the tile that serves does not divide N and K, if K is split and the workspace too small,
-        if `y_stats` are of other tiles, or missing with `RESIDUAL`, or if a residual is to follow
-        an activation or a gate.
+        if `y_stats` are of other tiles, or missing with `RESIDUAL`, if a residual is to follow
+        an activation or a gate, or if weights of eight bits are cut otherwise than `in_fp8` has it.
     """
     if epilogue.is_added and epilogue != RESIDUAL:
         raise KernelArgumentError(
             "a residual must follow a plain product, not one of an activation"
         )
+    if linear.scales is not None:
+        _check_fp8(linear, tile)
     if tile.library:
         launch_library(x, linear, y, epilogue, y_stats)
         return
@@ -268,8 +301,11 @@ def fused_linear(
         workspace.arrivals,
         rows,
         linear.epsilon,
+        linear.scales,
+        linear.gain,
         N=linear.out_features,
         K=in_features,
+        SCALED=linear.scaled_columns,
         NORM=linear.norm,
         X_TILES=x_tiles,
         X_TILES_PAD=x_tiles_pad,
@@ -284,6 +320,20 @@ def fused_linear(
         num_warps=tile.warps,
         **launch_options(launches_early(x)),
     )
+
+
+def _check_fp8(linear: FoldedLinear, tile: LinearTile) -> None:
+    """Refuse tiles that no kernel has for such weights, or whose chunks would share scales."""
+    columns = linear.scaled_columns
+    if tile.library or tile.tma:
+        raise KernelArgumentError(
+            f"tile must be a plain kernel's for weights of eight bits, but is {tile}"
+        )
+    if tile.block_m > 1 and columns % tile.block_k:
+        raise KernelArgumentError(
+            f"tile must take at most the {columns} columns at a time that share a scale, but takes "
+            f"{tile.block_k}"
+        )
 
 
 def _check(

@@ -59,6 +59,71 @@ def times_long_row(
 
 
 @triton.jit
+def unpacked(weights, TYPE: tl.constexpr):
+    """Weights of e4m3 as numbers of another type, which has all of them.
+
+    By way of types to which Hopper converts pairs at once: straight to bfloat16 it converts single
+    numbers, a quarter as many at a time.
+    """
+    return weights.to(tl.float16).to(tl.float32).to(TYPE)
+
+
+@triton.jit
+def times_scaled_row(
+    strip, weight, scales, scale, gain, n, x, row, k, column_sum, epsilon,
+    N: tl.constexpr, K: tl.constexpr, K_PAD: tl.constexpr, SCALED: tl.constexpr,
+    NORM: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """As `times_long_row`, of a weight of e4m3; the strip may be of whole rows, too.
+
+    `scale` is that of each of the rows `n` where each has one, SCALED of K.
+    """
+    in_row = k < K
+    values = _multiplied(x + row * K, gain, k, in_row)
+    products = unpacked(strip, tl.float32) * values[None, :]
+    if SCALED < K:
+        result = _scaled_sums(products, scales, n, 0, N, K, SCALED)
+    for first in tl.range(CHUNK, K, CHUNK, num_stages=STAGES):
+        values = _multiplied(x + row * K, gain, first + k, in_row)
+        strip = tl.load(weight + n[:, None] * K + (first + k)[None, :])
+        others = unpacked(strip, tl.float32) * values[None, :]
+        if SCALED < K:
+            result += _scaled_sums(others, scales, n, first, N, K, SCALED)
+        else:
+            products += others
+    if SCALED == K:
+        result = scale * tl.sum(products, axis=1)
+    if NORM > 0:
+        whole = tl.arange(0, K_PAD)
+        values = tl.load(x + row * K + whole, mask=whole < K, other=0.0).to(tl.float32)
+        result = _normed(result, values, whole < K, column_sum, epsilon, K, NORM)
+    return result
+
+
+@triton.jit
+def _multiplied(x, gain, k, in_row):
+    """Columns `k` of a row, zero where they are not in it, times the gain where there is one."""
+    values = tl.load(x + k, mask=in_row, other=0.0).to(tl.float32)
+    if gain is not None:
+        values *= tl.load(gain + k, mask=in_row, other=0.0)
+    return values
+
+
+@triton.jit
+def _scaled_sums(
+    products, scales, n, first, N: tl.constexpr, K: tl.constexpr, SCALED: tl.constexpr
+):
+    """The sums of products [BLOCK_N, CHUNK], from column `first` on, by groups that are scaled."""
+    ROWS: tl.constexpr = products.shape[0]
+    GROUPS: tl.constexpr = products.shape[1] // SCALED
+    group = first // SCALED + tl.arange(0, GROUPS)
+    place = scales + group[None, :] * N + n[:, None]
+    scale = tl.load(place, mask=(group < K // SCALED)[None, :], other=0.0)
+    sums = tl.sum(tl.reshape(products, (ROWS, GROUPS, SCALED)), axis=2)
+    return tl.sum(scale * sums, axis=1)
+
+
+@triton.jit
 def _normed(result, values, in_row, column_sum, epsilon, K: tl.constexpr, NORM: tl.constexpr):
     """The product with a row of `values`, zero beyond K, as it is with the row normed."""
     if NORM == 1:
@@ -79,9 +144,12 @@ def linear_row(
     column_sums,
     y,
     epsilon,
+    scales,
+    gain,
     N: tl.constexpr,
     K: tl.constexpr,
     K_PAD: tl.constexpr,
+    SCALED: tl.constexpr,
     NORM: tl.constexpr,
     ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
@@ -104,10 +172,18 @@ def linear_row(
     column_sum = shift
     if NORM == 1:
         column_sum = tl.load(column_sums + n)
+    scale = shift
+    if SCALED == K:
+        scale = tl.load(scales + n)
     await_producers(PDL)
     if ADDED:
         residual = tl.load(y + row * N + n).to(tl.float32)
-    if CHUNK < K:
+    if scales is not None:
+        result = times_scaled_row(
+            strip, weight, scales, scale, gain, n, x, row, k, column_sum, epsilon,
+            N, K, K_PAD, SCALED, NORM, CHUNK, STAGES,
+        )  # fmt: skip
+    elif CHUNK < K:
         result = times_long_row(
             strip, weight, n, x, row, k, column_sum, epsilon, K, K_PAD, NORM, CHUNK, STAGES
         )
@@ -146,9 +222,12 @@ def launch_rows(
         linear.bias if linear.column_sums is None else linear.column_sums,
         y,
         linear.epsilon,
+        linear.scales,
+        linear.gain,
         N=linear.out_features,
         K=in_features,
         K_PAD=padded(in_features),
+        SCALED=linear.scaled_columns,
         NORM=linear.norm,
         **epilogue.constants(),
         **chunk_constants(tile, in_features),

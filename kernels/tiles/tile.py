@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from kernels.hopper.limits import CLUSTER_SIZES, MOST_SHARED_BYTES
@@ -25,6 +26,10 @@ MOST_HEAD_PARTS = 3
 LEAST_STAGES = 2
 LEAST_CHUNK = 256
 """Columns of the smallest chunk of a row; tiles of one row and fewer columns hold whole rows."""
+FP8_GROUP = 128
+"""Columns of a weight of eight bits that share a scale, where not all of a row do."""
+_MOST_FP8_ROWS = 64
+_FP8_STAGES = 4
 # Beside operands: barriers, and what the compiler reduces and exchanges in.
 _SMALL_BYTES = 1024
 
@@ -108,6 +113,22 @@ class LinearTile:
             tma=False,
         )
 
+    def in_fp8(self) -> LinearTile:
+        """The same tile for weights of eight bits, by the plain kernels.
+
+        One of a single row stays. Of others a program takes as many columns as share a scale at
+        most, and as many features as a warpgroup's tensor cores.
+        """
+        if self.block_m == 1 and not self.library:
+            return self
+        return LinearTile(
+            block_m=min(max(self.block_m, LEAST_PLAIN_ROWS), _MOST_FP8_ROWS),
+            block_n=LEFT_OPERAND_ROWS,
+            block_k=FP8_GROUP,
+            split_k=self.split_k,
+            stages=_FP8_STAGES,
+        )
+
     def fitted(self, out_features: int, in_features: int) -> LinearTile:
         """The same tile, cut down until it divides a weight [out_features, in_features].
 
@@ -167,6 +188,12 @@ class StepTiles:
             self.feed_forward_out.portable(),
             self.head.portable(),
         )
+
+    def in_fp8(self, roles: Collection[str]) -> StepTiles:
+        """The same tiles, those of these maps for weights of eight bits."""
+        if not roles:
+            return self
+        return replace(self, **{role: getattr(self, role).in_fp8() for role in roles})
 
     def fitted(self, shapes: StepShapes) -> StepTiles:
         """The same tiles, cut down for a model of other sizes."""

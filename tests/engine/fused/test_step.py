@@ -229,6 +229,32 @@ def test_families_leave_what_unfused_steps_of_unfolded_weights_leave(
 
 
 @needs_triton
+@pytest.mark.parametrize(
+    ("num_rows", "dtype", "tolerance"),
+    [(1, torch.float16, 3e-2), (NUM_ROWS, torch.float32, 1e-4)],
+    ids=["vectors", "tiles"],
+)
+@pytest.mark.parametrize("family", [*FAMILIES, "gpt2"])
+def test_steps_of_weights_in_eight_bits_leave_what_unfused_steps_leave(
+    family: str, num_rows: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    config = FAMILIES.get(family, CONFIG)
+    folded, apart = (
+        Decoder(config, random_weights(config, seed=3, device=DEVICE, dtype=dtype, quantize=True))
+        for _ in range(2)
+    )
+    fused, plain = _side(folded, fuse=True), _side(apart, fuse=False)
+    for _ in range(2):
+        for side in (fused, plain):
+            side.runner.decode(num_rows)
+        _assert_same(fused, plain, num_rows, tolerance)
+    again = _side(folded, fuse=False)
+    for _ in range(2):
+        again.runner.decode(num_rows)
+    _assert_same(again, plain, num_rows, tolerance)
+
+
+@needs_triton
 def test_maps_left_to_the_library_leave_what_unfused_steps_leave() -> None:
     """All of a block's, and those whose statistics the others and the head then read."""
     config = FAMILIES["llama"]

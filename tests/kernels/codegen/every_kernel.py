@@ -2,8 +2,8 @@
 
 Beside those that the engine launches for GPT-2 on a Hopper GPU at every bucket: the kernels for
 other GPUs come from an engine on a pretended Ampere GPU, attention with heads of 128, which GPT-2
-lacks, is launched by itself, and of other families fused steps of one layer are. The plain kernels
-for the heads of other models are described, and not launched.
+lacks, is launched by itself, and of other families fused steps of one layer are, in 16 and in 8
+bits. The plain kernels for the heads of other models are described, and not launched.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from engine.fused.step import FusedDecode
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
 from engine.models.registry import RANDOM_CONFIGS
-from engine.models.weights import parameter_shapes
+from engine.models.weights import is_linear, parameter_shapes, scales_of
 from engine.transport.device_rows import DeviceRows
 from engine.transport.token_slots import TokenSlots
 from kernels.attention.fused import fused_attention
+from kernels.linear.fp8 import FP8, GROUP
 from kernels.tiles.variants import KernelVariant, kernel_variants
 from tests.kernels.codegen.named_kernels import NamedKernel, distinct, engine_kernels
 
@@ -51,6 +52,9 @@ FAMILY_MODELS = ("llama-3.2-1b", "qwen3-0.6b", "qwen3-8b")
 """Built-in models with grouped heads of 64, and with normed heads of 128 behind small and large
 maps."""
 FAMILY_ROWS = (1, 64, 256)
+FP8_MODELS = ("qwen3-8b", "llama-3.2-1b", "gpt2")
+FP8_ROWS = (1, 8, 64, 256)
+_FP8 = ("linear_tiles", "linear_row", "dequantized_rows")
 _PLAIN = ("linear_tiles", "decode_attention_append", "head_tiles")
 _known: list[NamedKernel] = []
 """In a worker: every kernel."""
@@ -63,6 +67,7 @@ def every_kernel() -> list[NamedKernel]:
         *plain_kernels(),
         *wide_head_kernels(),
         *family_kernels(),
+        *fp8_kernels(),
         *map(described_kernel, kernel_variants()),
     ]
 
@@ -96,6 +101,25 @@ def family_kernels(
     for kernel in kernels:
         # The types' name tells them from GPT-2's, which may have the same sizes.
         kernel.name, kernel.dtype = f"{kernel.name}-bf16", "bf16"
+    return kernels
+
+
+def fp8_kernels(
+    models: Iterable[str] = FP8_MODELS, rows: Sequence[int] = FP8_ROWS
+) -> list[NamedKernel]:
+    """What fused steps launch for maps of eight bits: with a scale for each row, and in blocks."""
+    kernels = []
+    for in_blocks in (False, True):
+        found = distinct(
+            (launch, count)
+            for name in models
+            for launch, count in _step_launches(name, rows, HOPPER, in_blocks=in_blocks)
+            if launch.name in _FP8
+        )
+        for kernel in found:
+            kernel.name += "-fp8-blocks" if in_blocks else "-fp8"
+            kernel.dtype = "bf16"
+        kernels += found
     return kernels
 
 
@@ -139,27 +163,42 @@ def _wide_head_launches() -> Iterator[tuple[Launch, int | None]]:
 
 
 def _step_launches(
-    name: str, batches: Sequence[int], gpu: tuple[int, int]
+    name: str,
+    batches: Sequence[int],
+    gpu: tuple[int, int],
+    *,
+    in_blocks: bool | None = None,
 ) -> Iterator[tuple[Launch, int]]:
-    """Launches of fused steps of one layer of a built-in model in bfloat16, with their rows."""
+    """Launches of fused steps of one layer of a built-in model in bfloat16, with their rows.
+
+    With `in_blocks`, the layer's maps are of eight bits, and scaled in blocks or by rows.
+    """
     config, most, columns, block_size = RANDOM_CONFIGS[name], max(batches), 8, 64
     config = replace(config, num_layers=1, max_positions=columns * block_size)
     make: dict[str, Any] = {"device": torch.device("cuda", 0), "dtype": torch.bfloat16}
     with pretended(gpu) as traffic:
         shapes = parameter_shapes(config)
-        model = Decoder(
-            config, {name: torch.empty(shape, **make) for name, shape in shapes.items()}
-        )
+        weights = {name: torch.empty(shape, **make) for name, shape in shapes.items()}
+        if in_blocks is not None:
+            for name in filter(is_linear, shapes):
+                rows, columns = shapes[name]
+                groups = columns // GROUP if in_blocks else 1
+                weights[name] = weights[name].to(FP8)
+                weights[scales_of(name)] = torch.empty(groups, rows, device=make["device"])
+        model = Decoder(config, weights)
         heads = config.num_kv_heads, block_size, config.head_dim
         cache = KVCache(1, most * columns, *heads, **make)
         tables = np.zeros((most, columns), dtype=np.int32)
         fused = FusedDecode(
             model, cache, DeviceRows(tables, make["device"]), TokenSlots(most, make["device"])
         )
-        for rows in batches:
+        for count in batches:
             traffic.launches.clear()
-            fused.step(rows)
-            yield from ((launch, rows) for launch in traffic.launches)
+            fused.step(count)
+            if in_blocks is not None:
+                made = model.blocks[0].feed_forward.out
+                made(torch.empty(count, made.weight.shape[1], **make))
+            yield from ((launch, count) for launch in traffic.launches)
 
 
 def compile_all(

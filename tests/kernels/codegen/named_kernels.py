@@ -29,6 +29,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "head_stream": ("head", _HEAD),
     "pick_tokens": ("rows", ("TILES",)),
     "rms_norm_rows": ("rows", ("E",)),
+    "dequantized_rows": ("rows", ("N", "K")),
     "gated_rows": ("rows", ("N", "PACKED")),
     "turn_rows": ("rows", ("H", "D")),
     "statistics_rows": ("rows", ("N", "TILES")),

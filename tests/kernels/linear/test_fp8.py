@@ -1,0 +1,196 @@
+"""Fused maps of weights in eight bits, against float64 and the weights that they stand for."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fused_cases import (
+    NAN,
+    half_dtypes,
+    poisoned_rows,
+    random_tensor,
+    same_bits,
+    within_torch_error,
+)
+
+from kernels.errors import KernelArgumentError
+from kernels.linear.epilogue import PLAIN, RESIDUAL, SILU, Epilogue
+from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_fp8, pack_gate
+from kernels.linear.fp8 import GROUP, dequantized, quantize
+from kernels.linear.projections import fused_linear
+from kernels.linear.reference import reference_linear, reference_statistics
+from kernels.tiles.tile import LinearTile
+
+EPSILON = 1e-5
+OUT_FEATURES = 64
+GATED = Epilogue(SILU, is_gated=True)
+TILES = [
+    pytest.param(1, LinearTile(1, 8, 16), id="vector"),
+    pytest.param(2, LinearTile(1, 4, 256), id="2-vectors-in-chunks"),
+    pytest.param(5, LinearTile(16, 32, 128), id="5-rows"),
+    pytest.param(16, LinearTile(16, 64, 64, stages=1), id="16-rows-whole-tile"),
+    pytest.param(7, LinearTile(16, 32, 128, split_k=2), id="7-rows-split-2"),
+    pytest.param(37, LinearTile(32, 16, 32, split_k=3), id="37-rows-split-3"),
+]
+
+
+def _weight(out_features: int, in_features: int, in_blocks: bool) -> tuple[Any, Any]:
+    """E4m3 of very different rows, and, in blocks, of very different columns."""
+    weight = random_tensor(out_features, in_features, seed=2) * in_features**-0.5
+    weight *= torch.logspace(-2, 1, out_features)[torch.randperm(out_features)][:, None]
+    if not in_blocks:
+        return quantize(weight)
+    groups = in_features // GROUP
+    weight = weight.unflatten(1, (groups, GROUP)) * torch.logspace(-1, 1, groups)[:, None]
+    values, scales = quantize(weight.flatten(0, 1))
+    return values.view(out_features, in_features), scales.view(
+        out_features, groups
+    ).t().contiguous()
+
+
+def _run(
+    x: torch.Tensor, linear: FoldedLinear, tile: LinearTile, start: Any = None, **how: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, out_features = len(x), linear.out_features
+    made = out_features // 2 if how.get("epilogue", PLAIN).is_gated else out_features
+    y = poisoned_rows(torch.full((rows, made), NAN, dtype=x.dtype, device=x.device))
+    if start is not None:
+        y.copy_(start)
+    stats = torch.full((rows, 2, out_features // tile.block_n), NAN, device=x.device)
+    workspace = SplitWorkspace.for_tiles(rows, [(out_features, tile)], x.device)
+    workspace.partials.fill_(NAN)
+    fused_linear(x, linear, y, tile, workspace, y_stats=stats, **how)
+    assert not workspace.arrivals.any()
+    assert y._base is not None
+    assert y._base[rows + 1 :].isnan().all()
+    return y, stats
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *half_dtypes()], ids=str)
+@pytest.mark.parametrize("in_blocks", [False, True], ids=["rows", "blocks"])
+@pytest.mark.parametrize("kind", ["plain", "residual", "layer", "rms", "rms-gated"])
+@pytest.mark.parametrize(("rows", "tile"), TILES)
+def test_maps_compute_what_their_weights_stand_for(
+    triton_device: torch.device,
+    rows: int,
+    tile: LinearTile,
+    kind: str,
+    in_blocks: bool,
+    dtype: torch.dtype,
+) -> None:
+    in_features = 768 if tile.split_k == 3 or tile.block_k == 256 else 256
+    values, scales = (
+        one.to(triton_device) for one in _weight(OUT_FEATURES, in_features, in_blocks)
+    )
+    exact = dequantized(values, scales, torch.float64)
+
+    def make(*shape: int, seed: int, scale: float = 1.0, center: float = 0.0) -> torch.Tensor:
+        numbers = random_tensor(*shape, seed=seed) * scale + center
+        return numbers.to(device=triton_device, dtype=dtype)
+
+    x, bias = poisoned_rows(make(rows, in_features, seed=1)), make(OUT_FEATURES, seed=3)
+    gain = make(in_features, seed=4, scale=0.3, center=1.0) if kind[0] in "lr" else None
+    gain = None if kind == "residual" else gain
+    shift = make(in_features, seed=5, scale=0.1) if kind == "layer" else None
+    epilogue = {"residual": RESIDUAL, "rms-gated": GATED}.get(kind, PLAIN)
+    start = make(rows, OUT_FEATURES, seed=6) if kind == "residual" else None
+    linear = fold_fp8(values, scales, bias, gain, shift, EPSILON)
+    if epilogue.is_gated:
+        packed = pack_gate(values.view(torch.uint8)).view(values.dtype)
+        linear = fold_fp8(
+            packed, pack_gate(scales.t()).t().contiguous(), pack_gate(bias), gain, None, EPSILON
+        )
+    tiles = 4 if tile.block_m > 1 and linear.norm else None
+    stats = None if tiles is None else reference_statistics(x, tiles).float()
+    y, y_stats = _run(x, linear, tile, start, epilogue=epilogue, x_stats=stats)
+    reference = reference_linear(
+        x, exact, bias, gain=gain, shift=shift, epsilon=EPSILON,
+        activation=epilogue.activation, is_gated=epilogue.is_gated, residual=start,
+    )  # fmt: skip
+    normed = x
+    if gain is not None:
+        norm = F.rms_norm if shift is None else partial(F.layer_norm, bias=shift)
+        normed = norm(x, (in_features,), weight=gain, eps=EPSILON)
+    theirs = F.linear(normed, dequantized(values, scales, dtype), bias)
+    if epilogue.is_gated:
+        own, other = theirs.chunk(2, dim=1)
+        theirs = F.silu(own) * other
+    within_torch_error(y, reference, theirs if start is None else theirs + start)
+    if kind == "residual" and tile.block_m > 1:
+        expected = reference_statistics(y, OUT_FEATURES // tile.block_n).float()
+        torch.testing.assert_close(y_stats, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("in_blocks", [False, True], ids=["rows", "blocks"])
+@pytest.mark.parametrize("out_features", [3, 64])
+def test_dequantized_weights_are_rounded_once(
+    triton_device: torch.device, out_features: int, in_blocks: bool
+) -> None:
+    in_features = 1280
+    values, scales = _weight(out_features, in_features, in_blocks)
+    exact = dequantized(values, scales, torch.float64)
+    for dtype in (torch.float32, *half_dtypes()):
+        made = dequantized(values.to(triton_device), scales.to(triton_device), dtype)
+        once = (values.double().unflatten(1, (len(scales), -1)) * scales.t()[:, :, None]).flatten(1)
+        assert torch.equal(exact, once)
+        # The product is made in float32 first.
+        assert torch.equal(made.cpu(), once.float().to(dtype))
+
+
+def test_a_row_does_not_depend_on_those_beside_it(triton_device: torch.device) -> None:
+    values, scales = (one.to(triton_device) for one in _weight(OUT_FEATURES, 256, True))
+    x = random_tensor(20, 256, seed=1).to(triton_device, torch.float16)
+    linear, tile = fold_fp8(values, scales, None), LinearTile(16, 32, 128, split_k=2)
+    together, _ = _run(x, linear, tile)
+    alone, _ = _run(x[3:4].contiguous(), linear, tile)
+    assert same_bits(together[3:4], alone)
+
+
+@pytest.mark.parametrize("largest", [1.0, 3.0, 200.0, 0.0])
+def test_gains_are_kept_small_without_rounding(largest: float) -> None:
+    values, scales = _weight(OUT_FEATURES, 256, True)
+    gain = random_tensor(256, seed=1).clamp(-1, 1) * largest
+    linear = fold_fp8(values, scales, None, gain, None, EPSILON)
+    assert linear.gain is not None
+    assert linear.scales is not None
+    assert float(linear.gain.abs().max()) <= 1.0
+    whole = linear.gain[None, None] * linear.scales[:, :, None]
+    assert torch.equal(whole, gain[None, None] * scales[:, :, None])
+
+
+@pytest.mark.parametrize(
+    ("tile", "sentence"),
+    [
+        (LinearTile(64, 64, 64, library=True), "must be a plain kernel's"),
+        (LinearTile(8, 64, 128, tma=True), "must be a plain kernel's"),
+        (LinearTile(16, 64, 256), "at most the 128 columns at a time that share a scale"),
+    ],
+    ids=str,
+)
+def test_tiles_that_no_kernel_has_are_refused(tile: LinearTile, sentence: str) -> None:
+    linear = fold_fp8(*_weight(OUT_FEATURES, 256, True), None)
+    x, y = torch.zeros(4, 256), torch.zeros(4, OUT_FEATURES)
+    workspace = SplitWorkspace.for_tiles(4, [(OUT_FEATURES, tile)], x.device)
+    with pytest.raises(KernelArgumentError, match=sentence):
+        fused_linear(x, linear, y, tile, workspace)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64, 256])
+def test_tiles_for_eight_bits_serve_every_map(rows: int) -> None:
+    """Whatever the table says of 16 bits, for models of any size."""
+    from kernels.tiles.table import committed_table
+    from kernels.tiles.tile import ROLES, StepShapes
+
+    shapes = StepShapes((6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288), (151936, 4096))
+    tiles = committed_table().tiles(rows, shapes).in_fp8(ROLES[:-1]).fitted(shapes)
+    assert tiles.head == committed_table().tiles(rows, shapes).fitted(shapes).head
+    for role in ROLES[:-1]:
+        tile, (_, columns) = getattr(tiles, role), getattr(shapes, role)
+        assert not tile.tma
+        assert not tile.library
+        assert tile.block_m == 1 or GROUP % tile.block_k == 0
+        assert columns % (tile.block_k * tile.split_k) == 0
