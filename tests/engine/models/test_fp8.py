@@ -27,6 +27,7 @@ from engine.parallel.group import Group
 from kernels.linear.fp8 import FP8, dequantized, quantize
 
 CPU = torch.device("cpu")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODELS = ("gpt2-tiny", "llama-tiny", "qwen3-tiny")
 TOKENS = torch.arange(60) * 37 % 200
 
@@ -186,10 +187,10 @@ def test_tokens_are_as_often_the_likeliest_of_what_the_weights_stand_for(
     shares = {}
     for folder in ("plain", "fp8"):
         model = str(tmp_path / folder)
-        with closing(Engine(EngineConfig(model=model, device="cpu", dtype="bfloat16"))) as engine:
+        with closing(Engine(EngineConfig(model=model, device=DEVICE, dtype="bfloat16"))) as engine:
             made = [list(one.token_ids) for one in engine.generate(prompts, params)]
         asked = [(prompts[at : at + 8], made[at : at + 8]) for at in range(0, len(prompts), 8)]
-        found = likelihoods(model, "float32", "cpu", asked)
+        found = likelihoods(model, "float32", DEVICE, asked)
         shares[folder] = sum(one["argmax"] for one in found) / len(found)
     assert shares["plain"] > 0.8
     assert shares["fp8"] > shares["plain"] - 0.02

@@ -1,0 +1,47 @@
+"""One life: $MODEL decodes $ROWS sequences, 128 tokens in and 1,024 out; $KVTRAIL_LABEL: weights.
+
+A step is the time of a whole run, its prefill included, by its tokens.
+"""
+
+import json
+import os
+import time
+
+import torch
+
+from engine import Engine, EngineConfig, SamplingParams
+
+MODEL, ROWS = os.environ.get("MODEL", "random:qwen3-8b"), int(os.environ.get("ROWS", "1"))
+PROMPT, NEW, RUNS = 128, int(os.environ.get("NEW", "1024")), 3
+BLOCK = 64
+
+config = EngineConfig(
+    model=MODEL,
+    dtype="bfloat16",
+    quantization="fp8" if os.environ["KVTRAIL_LABEL"] == "fp8" else None,
+    max_batch_size=ROWS,
+    max_model_len=PROMPT + NEW,
+    block_size=BLOCK,
+    prefix_cache=False,
+    num_kv_blocks=ROWS * (-(-(PROMPT + NEW) // BLOCK) + 1),
+)
+params = SamplingParams(max_new_tokens=NEW, ignore_eos=True)
+engine = Engine(config)
+
+
+def run(offset):
+    """Milliseconds a token, and the median ones until the first, of requests that share nothing."""
+    prompts = [[1 + (offset * ROWS + row) % 900, *range(2, 1 + PROMPT)] for row in range(ROWS)]
+    begun = time.perf_counter()
+    completions = engine.generate(prompts, params)
+    step = 1e3 * (time.perf_counter() - begun) / NEW
+    first = sorted(1e3 * one.timeline.ttft_s for one in completions)
+    return step, first[len(first) // 2]
+
+
+run(0)
+steps, firsts = zip(*(run(1 + place) for place in range(RUNS)), strict=True)
+has_gpu = torch.cuda.is_available()
+with open(os.environ["KVTRAIL_RESULT"], "w") as file:
+    peak = torch.cuda.max_memory_allocated() / 2**30 if has_gpu else 0.0
+    json.dump({"step_ms": steps, "ttft_ms": firsts, "peak_gpu_gib": peak}, file)
