@@ -13,7 +13,14 @@ from itertools import permutations
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, _SymmetricMemory
+from torch._C._distributed_c10d import (
+    PrefixStore,
+    ProcessGroup,
+    _register_process_group,
+    _SymmetricMemory,
+    _unregister_process_group,
+)
+from torch.distributed.distributed_c10d import GroupName
 
 from engine.parallel.nccl import NcclGroup
 
@@ -49,13 +56,21 @@ class SymmetricGroup(NcclGroup):
         """Meet the other ranks, which must do the same."""
         os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
         super().connect()
-        self._name = f"kvtrail-{self._meeting.folder.name}"
+        self._name = GroupName(f"kvtrail-{self._meeting.folder.name}")
         store = PrefixStore("symmetric", self._store)
-        _SymmetricMemory.set_group_info(self._name, self.rank, self.size, store)
+        # What torch finds the ranks by; it keeps no more than the name.
+        self._named = ProcessGroup(store, self.rank, self.size)
+        _register_process_group(self._name, self._named)
         self._memory = _SymmetricMemory.empty_strided_p2p(
             (_MEMORY_BYTES,), (1,), torch.uint8, self._meeting.device
         )
         self._handle = _SymmetricMemory.rendezvous(self._memory, self._name)
+
+    def close(self) -> None:
+        """Leave; other ranks that wait for this one see that it is gone."""
+        super().close()
+        if vars(self).pop("_named", None) is not None:
+            _unregister_process_group(self._name)
 
     def release(self) -> None:
         """Where a rank is gone, let what waits for it on the device go on.
