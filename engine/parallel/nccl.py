@@ -37,7 +37,10 @@ class NcclGroup(Group):
         self.close()
 
     def close(self) -> None:
-        """Leave; other ranks that wait for this one see that it is gone."""
+        """Leave; other ranks that wait for this one see that it is gone.
+
+        It would wait for ever while there is a graph that has captured a call.
+        """
         left = vars(self).pop("_nccl", None)
         if left is not None:
             left.abort()

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -112,6 +112,8 @@ class Ranks:
         self._finalizer = weakref.finalize(
             self, _end, os.getpid(), self._ranks, folder, self._has_ended
         )
+        self.drop_graphs: Callable[[], Callable[[], None] | None] = lambda: None
+        """How rank 0 drops what it has captured, as long as it is there."""
         self.share = Share(0, size)
         self.group = make_group(Meeting(folder, 0, size, tuple(devices)))
         for number in range(1, size):
@@ -151,6 +153,8 @@ class Ranks:
 
     def end(self) -> None:
         """End them all; a second call does nothing."""
+        if (drop_graphs := self.drop_graphs()) is not None:
+            drop_graphs()
         self.group.close()
         self._finalizer()
 

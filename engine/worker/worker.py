@@ -6,6 +6,7 @@ request but by its row.
 
 from __future__ import annotations
 
+import gc
 from contextlib import nullcontext
 
 import numpy as np
@@ -111,6 +112,11 @@ class Worker:
                 max_tokens=max_prefill_tokens,
                 block_size=config.block_size,
             )
+
+    def drop_graphs(self) -> None:
+        """Forget what was captured; nothing is launched afterwards."""
+        self.decoder = self.prefiller = self.runner
+        gc.collect()
 
     def copy_blocks(self, copies: list[BlockCopy]) -> None:
         """Copy blocks of the cache, in their order."""
