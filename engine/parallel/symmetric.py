@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import (
 from torch.distributed.distributed_c10d import GroupName
 
 from engine.parallel.nccl import NcclGroup
+from engine.parallel.numbered_store import NumberedStore
 
 _MEMORY_BYTES = 8 << 20
 """Of a rank, for what is summed: a step of 512 rows, or a prefill of as many tokens."""
@@ -57,9 +58,9 @@ class SymmetricGroup(NcclGroup):
         os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
         super().connect()
         self._name = GroupName(f"kvtrail-{self._meeting.folder.name}")
-        store = PrefixStore("symmetric", self._store)
-        # What torch finds the ranks by; it keeps no more than the name.
-        self._named = ProcessGroup(store, self.rank, self.size)
+        # What torch finds the ranks by; it keeps no more than the name, and C++ no Python store.
+        self._numbers = NumberedStore(PrefixStore("symmetric", self._store))
+        self._named = ProcessGroup(self._numbers, self.rank, self.size)
         _register_process_group(self._name, self._named)
         self._memory = _SymmetricMemory.empty_strided_p2p(
             (_MEMORY_BYTES,), (1,), torch.uint8, self._meeting.device
