@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import msgspec
+import numpy as np
 import typer
 
 from asv_bench import __version__
 from asv_bench.cli.commands import BETWEEN
-from asv_bench.compare.files import compare_files, plan_of_files, why_so_wide
-from asv_bench.compare.plan import DEFAULT_MARGIN
+from asv_bench.compare import judging
+from asv_bench.compare.comparison import with_evidence
+from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan, Criterion, Look
 from asv_bench.compare.tables import comparison_table, worst_first
+from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.output.console import print_sentences
 from asv_bench.output.issue_text import issue_text, repeating
 from asv_bench.output.record import Record, without_folders
 from asv_bench.output.stored_json import shown
+from asv_bench.output.table import percentage
 from asv_bench.session.comparing import by_gate, print_verdicts
 from asv_bench.session.exit_codes import GATES
 from asv_bench.session.options import AnswerOutputs, Margin
+from asv_bench.stats.paired import printed_digit
 from asv_bench.subjects.metrics import MetricTable
 from asv_bench.subjects.result_files import ResultFiles
 from asv_bench.words import first_of
 
+LEAST = 3
+_UNLIKE = 0.7
+"""Of a level that modes leave to so few files, what a test has: sides may scatter unlike."""
 _METRIC = re.compile(r"([^=]+)=([^:]+)(?::([^:]*))?(?::(lower|higher))?")
 _NOT_IN_TURNS = (
     "The two sides were not measured in turns by kvtrail. Whatever else changed between them, such "
@@ -69,7 +77,7 @@ def judge(
     plan = plan_of_files(len(base), len(head), margin / 100)
     found = ResultFiles(base, head, preset, dict(map(_metric, metric or [])))
     names = first_of(base, 1), first_of(head, 1)
-    comparisons = compare_files(found.figures, found.absences, names, plan)
+    comparisons = compare_files(found, names, plan)
     conclusion = by_gate(GATES)(comparisons, {})
     warnings = [_NOT_IN_TURNS, *found.doubts(), *why_so_wide(plan)]
     cell = ", ".join(f"{word} {shown(value)}" for word, value in found.cell.items())
@@ -124,3 +132,60 @@ def _metric(text: str) -> tuple[str, MetricTable]:
     name, path, unit, better = found.groups()
     told = {"path": path, "unit": unit or "", "better": better or "lower"}
     return name, msgspec.convert(told, MetricTable)
+
+
+def plan_of_files(base: int, head: int, margin: float) -> ComparisonPlan:
+    """How so many files a side are judged: at the plan's levels, or at those that can be kept."""
+    if (fewest := min(base, head)) < LEAST:
+        raise Refused(
+            f"{base} and {head} files are too few to judge by; give at least {LEAST} a side, each "
+            f"of a run of its own."
+        )
+    plan = ComparisonPlan().with_margin(margin)
+    # Runs with two modes, narrow and far apart, lie apart by side as often by chance.
+    modes = 2 * 4.0**-fewest
+    share = 1.0 if modes <= plan.alpha else _UNLIKE
+    return replace(
+        plan,
+        alpha=max(plan.alpha, modes),
+        equivalence_alpha=max(plan.equivalence_alpha, modes / 2),
+        looks=(Look(fewest, Criterion.UNPAIRED, share, 1.0),),
+    )
+
+
+def why_so_wide(plan: ComparisonPlan) -> list[str]:
+    """A sentence where so few files cannot keep the level of other comparisons."""
+    if plan.alpha <= (usual := ComparisonPlan().alpha):
+        return []
+    return [
+        f"So few files keep a level of {percentage(plan.alpha, 2)}, and no test keeps a lower one: "
+        f"runs that have two modes lie apart as often by chance. Five a side keep "
+        f"{percentage(usual, 1)}."
+    ]
+
+
+def compare_files(
+    files: ResultFiles, names: tuple[str, str], plan: ComparisonPlan
+) -> list[Comparison]:
+    """The answer for each metric of two sides that are called so, all of them one family."""
+    test, none, evidence = Criterion.UNPAIRED, np.empty(0), {}
+    for metric, sides in files.figures.items():
+        base, head = ((-1 if metric.better == "higher" else 1) * np.log(one) for one in sides)
+        digit = printed_digit([*sides[0], *sides[1]])
+        evidence[metric.name] = judging.weigh_costs(base, head, plan, test, none, none, digit)
+    verdicts = judging.judge(evidence, 0, dict.fromkeys(evidence), plan)
+    answers = []
+    for metric, sides in files.figures.items():
+        entry, verdict = evidence[metric.name], verdicts[metric.name]
+        reason = "" if verdict.is_clear else judging.why_open(entry, 0, plan)
+        counts = len(sides[0]), len(sides[1])
+        answer = Comparison(
+            metric.name, *names, verdict, reason=reason, unit=metric.unit, files=counts
+        )
+        is_inverted = metric.better == "higher"
+        answers.append(with_evidence(answer, entry, *sides, is_inverted=is_inverted))
+    for metric, absence in files.absences.items():
+        verdict = Verdict.FAILED if absence.has_failed else Verdict.NOT_MEASURED
+        reason = absence.reason
+        answers.append(Comparison(metric.name, *names, verdict, reason=reason, unit=metric.unit))
+    return answers

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from asv_bench.compare.files import plan_of_files
+from asv_bench.cli.judge import plan_of_files
 from asv_bench.compare.judging import verdicts, weigh_costs
 from asv_bench.compare.plan import DEFAULT_MARGIN, Criterion
 from asv_bench.compare.verdict import Verdict

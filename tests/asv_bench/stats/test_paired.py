@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, mannwhitneyu, norm, rankdata, ttest_ind, wilcoxon
 
-from asv_bench.compare.files import plan_of_files
+from asv_bench.cli.judge import plan_of_files
 from asv_bench.stats.families import look_levels, rejected_in_turns
 from asv_bench.stats.paired import (
     CAUTION,
