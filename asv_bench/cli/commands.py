@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
+import msgspec
 import typer
 from typer.core import TyperCommand, TyperGroup
 
@@ -28,43 +30,8 @@ ENGINE = "Measure kvtrail's engine"
 SERVING = "Use kvtrail's engine"
 LAB = "Develop kvtrail"
 
-EXAMPLES = {
-    "compare": (
-        "compare v1.2 HEAD -- python bench.py",
-        "compare HEAD .  # by kvtrail.toml: the working tree against its commit",
-        "compare v1.2 v1.3 v1.4 HEAD  # each against v1.2",
-    ),
-    "bisect": (
-        "bisect v1.2 HEAD -- python bench.py",
-        "bisect 4f0c1d2 --files  # which files of one commit",
-    ),
-    "explain": ("explain HEAD~1 HEAD", "explain v1.2 HEAD --traces 3"),
-    "fixed": ("fixed 4f0c1d2", "fixed 4f0c1d2^ 4f0c1d2 . -- python bench.py"),
-    "swap": ("swap v1.2 HEAD torch-2.10 torch-2.11",),
-    "judge": (
-        "judge before/*.json -- after/*.json",
-        "judge a1.json a2.json a3.json -- b1.json b2.json b3.json --metric step=step_ms:ms",
-    ),
-    "calibrate": ("calibrate -- python bench.py", "calibrate --minutes 30 --planted 5,10"),
-    "init": ("init",),
-    "history": ("history v1.2..HEAD", "history v1.2..HEAD --steps 20 --rounds 5"),
-    "changes": ("changes", "changes --no-confirm --metric wall_s"),
-    "bench": ("bench --quick", "bench -b scheduler --rounds 5"),
-    "report": ("report", "report --results perf"),
-    "run": ("run {} --quick", "run {} --batch 8 --json run.json"),
-    "run headline": ("run headline --quick --output figures.json",),
-    "scheduler": ("scheduler --quick",),
-    "streaming": ("streaming --quick",),
-    "headline": ("headline --quick --output figures.json",),
-    "peers": ("peers --quick --peer transformers-static",),
-    "profile": ("profile --quick",),
-    "serve": (
-        "serve Qwen/Qwen3-0.6B --port 8000",
-        "serve ./my-model --max-model-len 8192 --served-model-name mine",
-    ),
-    "ladder": ("lab ladder --quick",),
-}
-"""What follows `kvtrail`, by the command's name. Behind a # stands what it does."""
+_EXAMPLES = Path(__file__).with_name("examples.toml").read_bytes()
+EXAMPLES = msgspec.toml.decode(_EXAMPLES, type=dict[str, tuple[str, ...]])
 
 
 @dataclass(frozen=True)
