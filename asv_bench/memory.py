@@ -168,6 +168,7 @@ def role_bytes(
     dtype: str,  # "float32", "float16" or "bfloat16", of weights, activations and cache alike
     batch_size: int,  # sequences in the step
     mean_context: float,  # tokens that a sequence attends to, the new one included
+    is_fp8: bool = False,  # whether linear maps of layers are rounded to eight bits
 ) -> dict[Role, float]:
     """Bytes that each part must read in a decode step: weights once, each sequence's K and V.
 
@@ -188,13 +189,18 @@ def role_bytes(
     head_norms = has("qk_norm") * 2 * config.head_dim
     cached = batch_size * mean_context * key_value
     gates = 2 if has("is_gated") else 1
-    layer = {
-        Role.ATTENTION_IN: (query + key_value) * (hidden + has("attention_in_bias")) + norm,
-        Role.ATTENTION: head_norms + cached,
-        Role.ATTENTION_OUT: hidden * (query + has("attention_out_bias")),
-        Role.FEED_FORWARD_IN: gates * inner * (hidden + has("feed_forward_bias")) + norm,
-        Role.FEED_FORWARD_OUT: hidden * (inner + has("feed_forward_bias")),
-    }
     size = BYTES_PER_ELEMENT[dtype]
-    found = {role: size * config.num_layers * count for role, count in layer.items()}
+    # Of linear maps, weights and all else; of what attends there are no weights.
+    layer = {
+        Role.ATTENTION_IN: (query + key_value, hidden, has("attention_in_bias"), norm),
+        Role.ATTENTION: (0, 0, 0, head_norms + cached),
+        Role.ATTENTION_OUT: (hidden, query, has("attention_out_bias"), 0),
+        Role.FEED_FORWARD_IN: (gates * inner, hidden, has("feed_forward_bias"), norm),
+        Role.FEED_FORWARD_OUT: (hidden, inner, has("feed_forward_bias"), 0),
+    }
+    of_weight = 1 if is_fp8 or getattr(config, "quantization", None) else size
+    found = {
+        role: config.num_layers * (of_weight * rows * columns + size * (rows * bias + rest))
+        for role, (rows, columns, bias, rest) in layer.items()
+    }
     return {**found, Role.HEAD: size * (config.vocab_size * hidden + norm)}

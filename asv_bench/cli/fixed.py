@@ -184,7 +184,7 @@ def swap(
     The four cells run next to each other in every round. The subject's file gives setup and measure
     the commit's tree and $KVTRAIL_LABEL. Exit codes are those of compare.
     """
-    asked = options.EngineOptions(subject, "commits", devices)
+    asked = options.EngineOptions(subject=subject, axis="commits", devices=devices)
     chosen = asked.choice((), benchmark, how).subject("swap")
     if not chosen.lists_packages:
         raise Refused("swap needs a subject with labels; name its file with --subject.")

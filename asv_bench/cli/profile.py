@@ -16,7 +16,7 @@ from asv_bench.output.console import Progress
 from asv_bench.output.record import Record, require_writable
 from asv_bench.output.table import Column, Row, Table, digits, percent
 from asv_bench.process.machine import chosen_device
-from asv_bench.run.settings import PROFILE_DIR
+from asv_bench.run.settings import PROFILE_DIR, ModelFlags
 from asv_bench.session.options import Outputs
 from asv_bench.words import counted
 from asv_bench.workloads.named import WORKLOADS, workload_named
@@ -27,10 +27,6 @@ _REST = "all else"
 
 def run(
     workload: Annotated[str, typer.Option(help=f"One of {', '.join(WORKLOADS)}.")] = "scheduler",
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "--hf-model-id", help="Model (default: the device's own)."),
-    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     steps: Annotated[int, typer.Option(min=1, help="Decode steps in a window.")] = 64,
     quick: Annotated[bool, typer.Option("--quick", help="The workload scaled down.")] = False,
@@ -38,6 +34,7 @@ def run(
         Path | None, typer.Option(help="Where artifacts go (default: reports/profile).")
     ] = None,
     *,
+    asked: ModelFlags,
     files: Outputs,
 ) -> None:
     """Show the time per kernel of a window of decode steps, and on a GPU the bytes, time and share
@@ -45,21 +42,15 @@ def run(
     """
     named = workload_named(workload)
     device = chosen_device(device)
-    window = Window(
-        workload=workload,
-        quick=quick,
-        model=model or named.default_model(device, is_quick=quick),
-        device=device,
-        dtype=named.default_dtype(device) if model is None else "auto",
-        steps=steps,
-    )
+    engine = {"dtype": "auto", **asked.engine(named, device, is_quick=quick)}
+    window = Window(workload=workload, quick=quick, engine=engine, steps=steps)
     path = (profile_dir or PROFILE_DIR).resolve() / window.shape().name / "torch.trace.json.gz"
     require_writable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    record = Record("profile", asdict(window))
+    record = Record("profile", {**asdict(window), **engine})
     console = files.console
     threads = counted(record.threads, "thread")
-    console.print(f"profiling {window.shape().name} with {window.model}, {threads}")
+    console.print(f"profiling {window.shape().name} with {engine['model']}, {threads}")
     record.look_around(console, [device])
 
     with Progress(console, "tracing", unit="windows"):

@@ -37,7 +37,6 @@ from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.session import Judging
 from asv_bench.session.time_limit import ending_in_time
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.workloads.named import default_model
 
 STEPS = 32
 """Decode steps in a trace of kvtrail's own engine."""
@@ -158,8 +157,9 @@ class Explaining(Judging):
         devices, found = self._subject.devices, self.found
         is_gpu = not set(devices) & set(NO_GPU)
         device = "cuda" if is_gpu else "cpu"
-        workload, model = self._subject.decoded(found.effect.metric if found.effect else "")
-        model = model or default_model(device)
+        measured = self._subject.decoded(found.effect.metric if found.effect else "")
+        engine = measured.engine(measured.named, device, is_quick=not is_gpu)
+        model = engine["model"]
         small = next((small for start, small in _SMALL.items() if model.startswith(start)), MODEL)
         # Of the device that the change was measured on; of both where none is known.
         has_kernels = found.effect is None or found.effect.is_on_gpu
@@ -175,9 +175,8 @@ class Explaining(Judging):
             found.looked_at.append(f"exact counters of a step{stand_in(model, small)}{kernels}")
         except MeasurementFailed as error:
             found.notes.append(f"Nothing was counted: {error}")
-        window = Window(
-            workload=workload, quick=not is_gpu, model=model, device=device, steps=STEPS
-        )
+        name = measured.named.name
+        window = Window(workload=name, quick=not is_gpu, engine=engine, steps=STEPS)
         variables = {"CUDA_VISIBLE_DEVICES": devices[0]} if is_gpu else {}
 
         def take(end: str, path: Path) -> Trace:
@@ -335,7 +334,7 @@ def _counted(subject: DeclaredSubject, base: Path, head: Path, sign: int) -> Ite
     clues, _ = count_ends(base, head, paths)
     leaning = [one for one in clues if one.leaning == sign]
     # kvtrail's benchmarks are called by their models.
-    named = (subject.decoded(one.name)[1] or one.name for one in subject.metrics)
+    named = (subject.decoded(one.name).model or one.name for one in subject.metrics)
     where = stand_in(" ".join(named))
     for one in sorted(leaning, key=lambda one: -abs(one.cost_us))[:_COUNTED]:
         yield f"Counted exactly{where}: {one.sentence[0].lower()}{one.sentence[1:]}."

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -227,11 +227,14 @@ class Window:
 
     workload: str
     quick: bool
-    model: str
-    device: str
-    dtype: str = "auto"
+    engine: dict[str, Any]  # fields of `EngineConfig`, the model and the device among them
     steps: int
     trace: str = ""  # where the trace goes
+
+    @property
+    def ranks(self) -> int:
+        """Processes that the engine is spread over."""
+        return self.engine.get("tensor_parallel_size") or 1
 
     def shape(self) -> Workload:
         """The workload as it is to be run."""
@@ -291,8 +294,7 @@ def decode_window(window: Window) -> Decoded:
     from engine import Engine
 
     workload = window.shape()
-    config = workload.engine_config(window.model, device=window.device, dtype=window.dtype)
-    engine = Engine(config)
+    engine = Engine(workload.engine_config(**window.engine))
     prompts = workload.prompts(engine.model_config.vocab_size)
     shortest = min(new for _, new in workload.requests)
     steps = min(window.steps, max(1, shortest // 2))
@@ -305,7 +307,7 @@ def decode_window(window: Window) -> Decoded:
         decoding.update(event.request_id for event in engine.step() if event.index > 0)
     # Those before the window warm up.
     _decode(engine, (shortest - steps) // 2)
-    with traced(window.device, window.trace):
+    with traced(window.engine["device"], window.trace):
         events = _decode(engine, steps)
     lengths = dict(zip(requests, map(len, prompts), strict=True))
     # The step that makes token t after a prompt of p tokens attends to p + t. Tokens are read a
@@ -316,8 +318,11 @@ def decode_window(window: Window) -> Decoded:
         dtype=str(engine.dtype).removeprefix("torch."),
         batch_size=workload.resident,
         mean_context=context,
+        is_fp8=window.engine.get("quantization") == "fp8",
     )
-    return Decoded(steps, engine.decode_mode, context, read)
+    # Each of several ranks reads its part.
+    parts = {role: moved / window.ranks for role, moved in read.items()}
+    return Decoded(steps, engine.decode_mode, context, parts)
 
 
 def _decode(engine: Engine, steps: int) -> list[TokenEvent]:

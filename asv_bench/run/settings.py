@@ -1,4 +1,4 @@
-"""The flags of `run`, and the settings of a measurement that they make.
+"""The flags of `run`, and the settings of a measurement that they make; what measures by `run`.
 
 Flags are fields of `EngineConfig` and `SamplingParams`, and those of a workload. Of the engine's
 fields only what was given is passed on: an engine of another commit has defaults of its own. To
@@ -8,6 +8,9 @@ import the engine for its fields would take seconds, and come before `--nvtx`.
 from __future__ import annotations
 
 import os
+import shlex
+import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -19,7 +22,7 @@ import typer
 
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY
-from asv_bench.process.machine import chosen_device
+from asv_bench.process.machine import chosen_device, has_cuda_gpu
 from asv_bench.workloads.drive import MODES, Mode, Prompt
 from asv_bench.workloads.named import BLOCK_SIZE, WORKLOADS, Workload, workload_named
 
@@ -30,6 +33,9 @@ NVTX_VARIABLE = "KVTRAIL_NVTX"
 """Turns on the engine's ranges; read when the engine is imported."""
 PROFILE_DIR = REPOSITORY / "reports" / "profile"
 DEFAULT_TEXT = "Hello"
+RULER = "asv_bench"
+RUNS = 5
+"""Windows of a life, after a warm-up; processes differ more than these do."""
 _MOST = 1_000_000_000
 """No count of anything is larger; a number of 400 digits is no count."""
 
@@ -40,7 +46,7 @@ def _flag(panel: str, text: str, *names: str, least: int | None = None) -> Any:
     return typer.Option(*names, help=text, min=least, max=most, rich_help_panel=panel)
 
 
-_engine = partial(_flag, "Engine")
+_engine = partial(_flag, "kvtrail's engine")
 _sampling = partial(_flag, "Sampling")
 _prompts = partial(_flag, "Prompts")
 _feeding = partial(_flag, "Feeding")
@@ -54,13 +60,71 @@ _NEW_TOKENS = ("--max-new-tokens", "--new-tokens")
 _NO_EOS = ("--ignore-eos/--no-ignore-eos", "--no-stop-on-eos/--stop-on-eos")
 
 
-@dataclass
-class EngineFlags:
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags:
+    """Fields of `EngineConfig` that every command takes which measures an engine; see below."""
+
+    model: Annotated[
+        str | None, _engine("Hub id, folder or random:NAME (default: the workload's).", *_MODEL)
+    ] = None
+    dtype: Annotated[str | None, _engine("auto, float32, float16 or bfloat16.")] = None
+    tensor_parallel_size: Annotated[int | None, _engine("GPUs that share layers.", least=1)] = None
+    quantization: Annotated[str | None, _engine("fp8: round weights to eight bits.")] = None
+
+    def engine(self, named: Workload, device: str, *, is_quick: bool) -> dict[str, Any]:
+        """The fields as they are asked for, and else the workload's own model and type."""
+        own = {"model": named.default_model(device, is_quick=is_quick), "device": device}
+        own |= {} if self.model else {"dtype": named.default_dtype(device)}
+        return own | given(self, ModelFlags)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadFlags(ModelFlags):
+    """The same, and the size of workloads."""
+
+    batch: Annotated[int | None, _engine("Sequences that run at once.", least=1)] = None
+    prompt_len: Annotated[int | None, _engine("Tokens of a prompt.", least=1)] = None
+    new_tokens: Annotated[int | None, _engine("New tokens of each.", least=1)] = None
+
+
+@dataclass(frozen=True)
+class EngineWorkload(WorkloadFlags):
+    """A workload of `workloads.named`, and what is changed of it; None: the workload's own."""
+
+    workload: Annotated[
+        str | None,
+        _engine("Measure kvtrail's own engine on this workload (`run --list`), as `run` does."),
+    ] = None
+
+    @property
+    def named(self) -> Workload:
+        """The workload as it is without flags."""
+        return workload_named(str(self.workload))
+
+    @property
+    def name(self) -> str:
+        """In one word, for records and folders: figures of other engines are kept elsewhere."""
+        told = given(self, ModelFlags).items()
+        changes = [f"-{name}-{value}" for name, value in told if name not in ("model", "dtype")]
+        return f"kvtrail-{self.workload}{''.join(changes)}"
+
+    def options(self) -> list[str]:
+        """The options that name it, with their values."""
+        return words_of(given(self, EngineWorkload))
+
+    def line(self) -> str:
+        """The command that measures it."""
+        words = [sys.executable, "-P", "-m", RULER, "run", self.named.name, "--quiet"]
+        words += ["--repeat-runs", str(RUNS), *([] if has_cuda_gpu() else ["--quick"])]
+        words += words_of(given(self, WorkloadFlags))
+        return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'
+
+
+@dataclass(frozen=True)
+class EngineFlags(ModelFlags):
     """The fields of `EngineConfig`; None: the workload's, else the engine's own default."""
 
-    model: Annotated[str | None, _engine("Hub id, directory, or random:NAME.", *_MODEL)] = None
     device: Annotated[str | None, _engine("auto, cpu, cuda or cuda:N.")] = None
-    dtype: Annotated[str | None, _engine("auto, float32, float16 or bfloat16.")] = None
     block_size: Annotated[int | None, _engine("Tokens per KV block.", least=1)] = None
     max_batch_size: Annotated[int | None, _engine("Sequences that run at once.", least=1)] = None
     max_model_len: Annotated[int | None, _engine("Tokens of the longest sequence.")] = None
@@ -79,10 +143,9 @@ class EngineFlags:
     steps_in_flight: Annotated[int | None, _engine("Launches ahead of the host.")] = None
     seed: Annotated[int | None, _engine("Seeds random weights and sampling.")] = None
     threads: Annotated[int | None, _engine("Threads of torch's operators on the CPU.")] = None
-    tensor_parallel_size: Annotated[int | None, _engine("GPUs that share layers.", least=1)] = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class SamplingFlags:
     """The fields of `SamplingParams`; None: the workload's, which is greedy and has no end."""
 
@@ -93,7 +156,7 @@ class SamplingFlags:
     ignore_eos: Annotated[bool | None, _sampling("Go on after the end.", *_NO_EOS)] = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunFlags(SamplingFlags, EngineFlags):
     """All flags of `run` but where its record and tables go."""
 
@@ -173,13 +236,13 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
     device = chosen_device(flags.device or "auto")
     if flags.nvtx:
         os.environ[NVTX_VARIABLE] = "1"
-    model = flags.model or base.default_model(device, is_quick=flags.quick)
+    asked = flags.engine(base, device, is_quick=flags.quick) | given(flags, EngineFlags)
     if flags.quick:
         base = base.quick()
     requests, batch = flags.num_requests or flags.batch, flags.max_batch_size or flags.batch
     base = base.shaped(requests, batch, flags.prompt_len, flags.max_new_tokens)
     texts = _texts(flags)
-    tokenizer = _load_tokenizer(flags, model) if texts else None
+    tokenizer = _load_tokenizer(flags, asked["model"]) if texts else None
     workload, prompts = _prompted(base, flags, texts, tokenizer)
     named = (*WORKLOADS.values(), *(one.quick() for one in WORKLOADS.values()))
     if prompts is not None or workload not in named:
@@ -189,11 +252,9 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
     if flags.prefix_cache:
         # Twice the room: the prefix cache keeps blocks of finished requests.
         engine["num_kv_blocks"] *= 2
-    engine |= _given(flags, EngineFlags) | {"model": model, "device": device}
+    engine |= asked | {"device": device}
     if flags.bf16:
         engine["dtype"] = "bfloat16"
-    if flags.model is None:
-        engine.setdefault("dtype", workload.default_dtype(device))
     if flags.cuda_graph is not None:
         engine["decode"] = "graph" if flags.cuda_graph else "eager"
     sampling: dict[str, Any] = {"max_new_tokens": workload.new_tokens, "ignore_eos": True}
@@ -204,7 +265,7 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
         workload=workload,
         prompts=prompts,
         engine=engine,
-        sampling=sampling | _given(flags, SamplingFlags),
+        sampling=sampling | given(flags, SamplingFlags),
         tokenizer=tokenizer,
         due_s=_due_s(flags, workload.num_requests),
         modes=tuple(mode for mode in MODES if flags.mode in (mode, "all")),
@@ -214,9 +275,15 @@ def settle(name: str, flags: RunFlags, command: str = "run") -> Settings:
     )
 
 
-def _given(flags: RunFlags, kind: type[EngineFlags | SamplingFlags]) -> dict[str, Any]:
+def given(flags: Any, kind: type[ModelFlags | SamplingFlags]) -> dict[str, Any]:
+    """The flags of a kind that have a value."""
     values = {field.name: getattr(flags, field.name) for field in fields(kind)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def words_of(flags: Mapping[str, Any]) -> list[str]:
+    """Flags as they are typed."""
+    return [word for name in flags for word in (f"--{name.replace('_', '-')}", str(flags[name]))]
 
 
 def _refuse_what_cannot_be(flags: RunFlags) -> None:

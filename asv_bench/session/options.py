@@ -19,10 +19,11 @@ from asv_bench.output.console import make_console, print_table
 from asv_bench.output.formats import Format, in_format
 from asv_bench.output.record import REPOSITORY, STANDARD_OUTPUT, Record, require_places, write_text
 from asv_bench.output.table import Table, to_csv
+from asv_bench.run.settings import EngineWorkload
 from asv_bench.session.time_limit import TimeLimit
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.own_suite import EngineWorkload, OwnSuite
+from asv_bench.subjects.own_suite import OwnSuite
 from asv_bench.words import first_of
 
 MOST = 10_000
@@ -163,31 +164,17 @@ ListBenchmarks = Annotated[
 Yes = Annotated[bool, _option("--yes", "Begin, however long it takes.")]
 
 
-def _of_workload(what: str, least: int | None = None) -> Any:
-    """An option that says which workload of kvtrail's engine is measured."""
-    return typer.Option(min=least, help=what, rich_help_panel="Measure kvtrail's engine")
-
-
 @dataclass(frozen=True)
-class EngineOptions:
-    """What is measured, and where; it may be a workload of kvtrail's engine."""
-
+class _SubjectOptions:
     subject: SubjectPath = None
     axis: AxisKind = None
     devices: Devices = None
-    workload: Annotated[
-        str | None,
-        _of_workload(
-            "Measure kvtrail's own engine on this workload (`run --list`), in a life as `run` does."
-        ),
-    ] = None
-    model: Annotated[
-        str | None, _of_workload("The workload's model: hub id, folder or random:NAME.")
-    ] = None
-    batch: Annotated[int | None, _of_workload("Its batch size.", least=1)] = None
-    prompt_len: Annotated[int | None, _of_workload("Its tokens of a prompt.", least=1)] = None
-    new_tokens: Annotated[int | None, _of_workload("Its new tokens.", least=1)] = None
-    dtype: Annotated[str | None, _of_workload("auto, float32, float16 or bfloat16.")] = None
+    workload: str | None = None  # before what it is changed by
+
+
+@dataclass(frozen=True)
+class EngineOptions(EngineWorkload, _SubjectOptions):
+    """What is measured, and where; it may be a workload of kvtrail's engine."""
 
     def choice(
         self,
@@ -201,11 +188,9 @@ class EngineOptions:
 
         Raises Refused if parameters of a workload are given without it.
         """
-        shape = (self.model, self.batch, self.prompt_len, self.new_tokens, self.dtype)
-        if self.workload is None and any(value is not None for value in shape):
+        if self.workload is None and (changes := self.options()):
             raise Refused(
-                "--model, --batch, --prompt-len, --new-tokens and --dtype change a workload of "
-                "kvtrail's engine; name it with --workload."
+                f"{changes[0]} changes a workload of kvtrail's engine; name it with --workload."
             )
         return Choice(
             command or (),
@@ -214,7 +199,7 @@ class EngineOptions:
             self.devices,
             self.axis,
             require_gpu=how is not None and how.require_gpu,
-            workload=None if self.workload is None else EngineWorkload(self.workload, *shape),
+            workload=None if self.workload is None else self,
             is_elsewhere=how is not None and how.address is not None,
             near=[name for name in near if name is not None],
         )

@@ -11,9 +11,10 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.history.asv_selection import require_patterns
 from asv_bench.measure.lives import CPU, HOST
 from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
+from asv_bench.run.settings import EngineWorkload
 from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.own_suite import EngineRuns, EngineWorkload, OwnSuite
+from asv_bench.subjects.own_suite import EngineRuns, OwnSuite
 from asv_bench.subjects.subject_file import FILE_NAME
 
 SUITE_NAME = "asv.conf.json"
@@ -69,9 +70,9 @@ class Choice:
         options = {"--subject": self.file, "--axis": self.axis, "--devices": self.devices}
         pairs = [("--metric", pattern) for pattern in self.patterns]
         pairs += [(name, str(value)) for name, value in options.items() if value is not None]
-        pairs += self.workload.options() if self.workload is not None else []
-        behind = ["--", *self.command] if self.command else []
-        return [word for pair in pairs for word in pair] + behind
+        words = [word for pair in pairs for word in pair]
+        words += self.workload.options() if self.workload is not None else []
+        return [*words, *(["--", *self.command] if self.command else [])]
 
     def declared(self, verb: str) -> DeclaredSubject:
         """The subject before metrics are chosen.

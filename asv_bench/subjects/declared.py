@@ -42,6 +42,7 @@ from asv_bench.subjects.subject_file import (
 
 if TYPE_CHECKING:
     from asv_bench.fleet.fleet import Fleet
+    from asv_bench.run.settings import EngineWorkload
 
 _NEWER: Any = {"take": "median", "url": None, "pairs_per_start": 1, "points": {}, "score": ""}
 """Keys that are newer than stored histories, and what they are where nobody gives them."""
@@ -397,12 +398,9 @@ class DeclaredSubject:
             return without_secrets(server.start or server.url or "")
         return without_secrets(shlex.join(self._words) or self._text.subject.measure)
 
-    def decoded(self, metric: str) -> tuple[str, str | None]:
-        """The workload and the model that kvtrail's engine runs for a metric, if it does.
-
-        Without a workload of the metric's own it is `scheduler`, and the model the device's.
-        """
-        return "scheduler", None
+    def decoded(self, metric: str) -> EngineWorkload:
+        """What the engine in one of `engines` runs for a metric, or what is like that."""
+        raise NotImplementedError
 
     def sentence(self) -> str:
         """What is measured and where, for the user to check."""

@@ -10,9 +10,8 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -33,12 +32,13 @@ from asv_bench.process import environment
 from asv_bench.process.environment import MEASURED_PACKAGES, borrowed_paths, search_path
 from asv_bench.process.gpu import ALL_DEVICES, chosen_gpus
 from asv_bench.process.machine import chosen_device, has_cuda_gpu
+from asv_bench.run.settings import RULER, EngineWorkload
 from asv_bench.subjects.axis import Commits
 from asv_bench.subjects.declared import DeclaredSubject
 from asv_bench.subjects.metrics import CheckTable, MetricTable
 from asv_bench.subjects.subject_file import SUBJECT, SubjectTable, SubjectText
 from asv_bench.words import counted, first_of
-from asv_bench.workloads.named import WORKLOADS, workload_named
+from asv_bench.workloads.named import WORKLOADS
 
 BENCHMARKS = Path("asv_bench", "benchmarks")
 KEPT = Path(".asv", "verdicts")
@@ -54,9 +54,6 @@ ENGINE_NEEDS = (
 PRELOAD = (*ENGINE_NEEDS, "asv_runner.discovery", "asv_runner.benchmarks")
 TIMEOUT_SECONDS = 900.0
 _SCRIPT = Path(__file__).with_name("own_life.py")
-RULER = "asv_bench"
-RUNS = 5
-"""Windows of a life, after a warm-up; processes differ more than these do."""
 _METRICS = {
     "step_ms": MetricTable("results.runs.step_ms", unit="ms"),
     "tpot_ms": MetricTable("results.runs.tpot_ms", unit="ms"),
@@ -134,10 +131,10 @@ class OwnSuite(EngineSubject):
         self.metrics = [Metric(entry.name, entry.unit) for entry in found]
         self._identifiers = {entry.name: entry.identifier for entry in found}
 
-    def decoded(self, metric: str) -> tuple[str, str | None]:
+    def decoded(self, metric: str) -> EngineWorkload:
         """See `DeclaredSubject`: modules of benchmarks are called as workloads are."""
         module = metric.partition(".")[0]
-        return module if module in WORKLOADS else "scheduler", None
+        return EngineWorkload(module if module in WORKLOADS else "scheduler")
 
     def described(self) -> dict[str, dict[str, Any]]:
         return {one["name"]: one for one in self._descriptions}
@@ -192,34 +189,6 @@ class OwnSuite(EngineSubject):
         return {"kind": "kvtrail"}
 
 
-@dataclass(frozen=True, slots=True)
-class EngineWorkload:
-    """A workload of `workloads.named`, and what is changed of it; None: the workload's own."""
-
-    name: str
-    model: str | None = None
-    batch: int | None = None
-    prompt_len: int | None = None
-    new_tokens: int | None = None
-    dtype: str | None = None
-
-    def options(self) -> list[tuple[str, str]]:
-        """The options that name it, with their values."""
-        return [
-            (f"--{'workload' if key == 'name' else key.replace('_', '-')}", str(value))
-            for key, value in asdict(self).items()
-            if value is not None
-        ]
-
-    def line(self) -> str:
-        """The command that measures it."""
-        name = workload_named(self.name).name
-        words = [sys.executable, "-P", "-m", RULER, "run", name, "--quiet"]
-        words += ["--repeat-runs", str(RUNS), *([] if has_cuda_gpu() else ["--quick"])]
-        words += chain.from_iterable(self.options()[1:])
-        return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'
-
-
 class EngineRuns(EngineSubject):
     """Runs of the engine that a commit of kvtrail has; `root` is the checkout."""
 
@@ -227,25 +196,27 @@ class EngineRuns(EngineSubject):
         self.workload = workload
         paths = search_path(["$KVTRAIL_TREE", *borrowed_paths()])
         table = SubjectTable(
-            name=f"kvtrail-{workload.name}",
+            name=workload.name,
             measure=workload.line(),
-            devices=1 if has_cuda_gpu() else None,
+            devices=workload.tensor_parallel_size or 1 if has_cuda_gpu() else None,
             # Lives of a commit share its folder, and what is compiled there.
             env={"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
             | {SUBJECT: str(root)},
             pinned=(RULER,),
             preload=(*ENGINE_NEEDS, "msgspec", "typer", "rich.console", "rich.table"),
         )
-        is_exact = not has_cuda_gpu() and workload.dtype in (None, "auto", "float32")
+        is_exact = not (has_cuda_gpu() or workload.quantization)
+        is_exact &= workload.dtype in (None, "auto", "float32")
         checks = {"tokens": CheckTable("results.runs.tokens")} if is_exact else _likelihoods()
         super().__init__(root, SubjectText(table, metrics=_METRICS, check=checks))
         # Without patterns the step time alone is compared.
         self.metrics = self.known[:1]
 
-    def decoded(self, metric: str) -> tuple[str, str | None]:
-        name, device = self.workload.name, chosen_device("auto")
-        own = workload_named(name).default_model(device, is_quick=device == "cpu")
-        return name, self.workload.model or own
+    def decoded(self, metric: str) -> EngineWorkload:
+        ran, device = self.workload, chosen_device("auto")
+        engine = ran.engine(ran.named, device, is_quick=device == CPU)
+        del engine["device"]
+        return replace(ran, **engine)
 
 
 def _likelihoods() -> dict[str, CheckTable]:

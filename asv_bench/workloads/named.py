@@ -103,13 +103,14 @@ class Workload:
         return [generator.integers(0, vocab_size, length).tolist() for length, _ in self.requests]
 
     def floor_ms(
-        self, config: ModelConfig, dtype: str, bandwidth: Bandwidth | None
+        self, config: ModelConfig, dtype: str, bandwidth: Bandwidth | None, *, is_fp8: bool = False
     ) -> float | None:
         """Milliseconds that reading the bytes of a decode step takes; None without a bandwidth."""
         if bandwidth is None:
             return None
+        size, context = self.resident, self.mean_context
         parts = role_bytes(
-            config, dtype=dtype, batch_size=self.resident, mean_context=self.mean_context
+            config, dtype=dtype, batch_size=size, mean_context=context, is_fp8=is_fp8
         )
         return 1e3 * sum(parts.values()) / bandwidth.bytes_per_second
 

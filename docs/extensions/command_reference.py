@@ -57,6 +57,9 @@ def _section(alike: list[tuple[str, Any]]) -> str:
         name = f"{name.rpartition(' ')[0]} {'|'.join(one.rpartition(' ')[2] for one, _ in alike)}"
     title = ", ".join(one.removeprefix(f"{PROGRAM} ") for one, _ in alike)
     shown = [one for one in command.params if not getattr(one, "hidden", False)]
+    # As `--help` does: those without a panel first.
+    panels = list(dict.fromkeys([None, *(one.rich_help_panel for one in shown)]))
+    shown.sort(key=lambda one: panels.index(one.rich_help_panel))
     usage = [name, *(_name(one) for one in shown if not one.opts[0].startswith("-"))]
     if len(usage) - 1 < len(shown):
         usage.append("[OPTIONS]")

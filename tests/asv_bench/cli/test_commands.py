@@ -27,10 +27,11 @@ from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import Refused
 from asv_bench.history.asv_selection import Entry
 from asv_bench.output.console import Progress, Verbosity, set_verbosity, verbosity
+from asv_bench.run.settings import EngineWorkload
 from asv_bench.session.exit_codes import ExitCode, exit_code, parse_gate
 from asv_bench.session.options import Outputs
 from asv_bench.subjects import own_suite
-from asv_bench.subjects.own_suite import EngineWorkload, OwnSuite
+from asv_bench.subjects.own_suite import OwnSuite
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -28,7 +28,7 @@ from asv_bench.memory import KERNEL_ROLES, Bandwidth, Role, kernel_roles
 from tests.fresh_python import ROOT
 
 TINY = {"model": "random:gpt2-tiny", "device": "cpu"}
-WINDOW = Window(workload="scheduler", quick=True, **TINY, steps=4)
+WINDOW = Window(workload="scheduler", quick=True, engine=TINY, steps=4)
 
 
 def event(cat: str, name: str, ts: float, dur: float, tid: int = 1) -> Event:
@@ -161,7 +161,9 @@ def test_a_window_lies_in_the_middle_of_its_requests_with_all_of_them_running(
 
 def test_a_process_that_fails_is_said_with_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(MeasurementFailed, match="random:nothing"):
-        torch_trace(replace(WINDOW, model="random:nothing"), tmp_path / "trace.json")
+        torch_trace(
+            replace(WINDOW, engine={**TINY, "model": "random:nothing"}), tmp_path / "trace.json"
+        )
 
 
 def test_end_to_end_on_a_cpu(tmp_path: Path) -> None:

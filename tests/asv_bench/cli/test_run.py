@@ -82,6 +82,7 @@ def test_every_workload_is_listed_and_can_be_run() -> None:
     [
         (["--cuda-graph"], "CUDA graphs need a CUDA device"),
         (["--dtype", "int4"], "dtype is 'int4'; it must be one of auto"),
+        (["--quantization", "int3"], "quantization is 'int3'; it must be 'fp8'"),
         (["--hf-model-id", "random:nothing"], "random:nothing"),
     ],
 )
@@ -144,6 +145,11 @@ def test_ranks_generate_the_tokens_of_one_and_the_record_has_their_memory(tmp_pa
     assert (first["rank"], second["rank"]) == (0, 1)
     assert first["cache"] == second["cache"] > 0
     assert "ranks" not in one["results"]["modes"]["online"]
+
+
+def test_weights_in_eight_bits_are_asked_for_by_an_option(tmp_path: Path) -> None:
+    content = measured(tmp_path, "--quantization=fp8", "--model=random:qwen3-tiny")
+    assert content["settings"]["engine"]["quantization"] == "fp8"
 
 
 def test_profile_and_nvtx_leave_a_trace_with_the_ranges_named(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from asv_bench.explain.engine_counts import (
 from asv_bench.explain.explaining import Explaining, why
 from asv_bench.explain.explanation import Explanation
 from asv_bench.git.repository import Commit, Repository
+from asv_bench.run.settings import EngineWorkload
 from asv_bench.session.options import Outputs, RunningOptions
-from asv_bench.subjects.own_suite import EngineRuns, EngineWorkload
+from asv_bench.subjects.own_suite import EngineRuns
 from tests.explanations import explanation_of, slower
 from tests.fresh_python import ROOT, forked_python, planted
 

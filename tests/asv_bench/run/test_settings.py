@@ -51,7 +51,7 @@ def test_without_flags_it_is_the_workload_of_the_write_ups() -> None:
 
 # Of the engine's fields that are no numbers and no switches, another value.
 WORDS = {"model": "random:gpt2", "device": "cuda:1", "dtype": "float16", "decode": "eager"}
-WORDS |= {"admission": "pack"}
+WORDS |= {"admission": "pack", "quantization": "fp8"}
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(EngineConfig)])
@@ -97,7 +97,7 @@ def test_effect(name: str) -> None:
 
 
 def test_each_field_of_the_engines_configuration_is_a_flag() -> None:
-    assert [one.name for one in fields(EngineFlags)] == [one.name for one in fields(EngineConfig)]
+    assert {one.name for one in fields(EngineFlags)} == {one.name for one in fields(EngineConfig)}
     # A request draws by the seed of the engine, and its end is the workload's. No workload asks
     # for another choice of tokens, or for text, which engines before these cannot be asked for.
     others = {"seed", "stop_token_ids", "stop", "min_new_tokens", "logprobs", "n", "min_p"}

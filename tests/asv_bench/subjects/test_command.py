@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from asv_bench.cli.commands import build_app
 from asv_bench.errors import Refused
 from asv_bench.measure.samples import CommitUnusable, SampleFailed
+from asv_bench.run.settings import EngineWorkload
 from asv_bench.subjects.choose import Choice
 from asv_bench.subjects.declared import DeclaredSubject
-from asv_bench.subjects.own_suite import EngineWorkload
 
 ENDS = ("HEAD~1", "HEAD")
 
@@ -166,6 +166,21 @@ def test_folders_of_no_repository_are_refused_and_a_suite_below_is_named(
 def test_a_workload_is_compared_by_its_step_time_wherever_it_runs(is_elsewhere: bool) -> None:
     choice = Choice(workload=EngineWorkload("scheduler"), is_elsewhere=is_elsewhere)
     assert [one.name for one in choice.subject("compare").metrics] == ["step_ms"]
+
+
+def test_a_life_of_a_workload_on_several_gpus_gets_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = EngineWorkload("qwen3-8b-64", tensor_parallel_size=2, quantization="fp8")
+    monkeypatch.setattr("asv_bench.subjects.own_suite.has_cuda_gpu", lambda: True)
+    monkeypatch.setattr("asv_bench.process.gpu.visible_gpus", lambda: ["GPU-a"])
+    with pytest.raises(Refused, match=r"there is no GPU 1 here: CUDA may see 0 to 0 \(GPU-a\)"):
+        Choice(workload=two).subject("compare")
+    monkeypatch.setattr("asv_bench.process.gpu.visible_gpus", lambda: ["GPU-a", "GPU-b"])
+    subject = Choice(workload=two).subject("compare")
+    assert subject.devices == ["GPU-a,GPU-b"]
+    assert subject.line.count("--tensor-parallel-size 2 --quantization fp8") == 1
+    # What ranks compute in eight bits has a history of its own.
+    assert subject.name == "kvtrail-qwen3-8b-64-tensor_parallel_size-2-quantization-fp8"
+    assert Choice(workload=EngineWorkload("single")).subject("compare").name == "kvtrail-single"
 
 
 def test_figures_of_a_workload_mean_the_same_wherever_python_lies(

@@ -129,6 +129,14 @@ def test_weights_are_those_of_a_model_without_its_embedding_lookups(config: Deco
     read = [shape for name, shape in parameter_shapes(config).items() if name not in lookups]
     found = role_bytes(config, dtype="float16", batch_size=1, mean_context=0.0)
     assert sum(found.values()) == 2 * sum(map(math.prod, read))
+    # In eight bits a weight of a layer's linear map is one byte, whether stored so or rounded.
+    of_maps = [
+        math.prod(shape)
+        for name, shape in parameter_shapes(config).items()
+        if name.startswith("blocks.") and len(shape) == 2
+    ]
+    smaller = role_bytes(config, dtype="float16", batch_size=1, mean_context=0.0, is_fp8=True)
+    assert sum(found.values()) - sum(smaller.values()) == sum(of_maps) > 0
 
 
 H200, H100 = 4.42e12, 3.06e12
