@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from simulated_pairs import BASE, HEAD, ScriptedPairs, pair_of, seconds
 
+from asv_bench.cli.fixed import Repair, State
 from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.judging import judge, weigh
 from asv_bench.compare.plan import ComparisonPlan, Criterion
-from asv_bench.compare.repair import Repair, State
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.measure.rounds import two_cells
