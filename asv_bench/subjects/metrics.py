@@ -41,13 +41,23 @@ def undeclared(points: Sequence[str], devices: int, *, is_started: bool) -> Iter
     yield from ASKED_FOR
 
 
-class MetricTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[metrics.NAME]`: where a life leaves a figure, as a number or as one for each window."""
-
+class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str = ""
     """Keys from the outermost in, with dots between, into the JSON of $KVTRAIL_RESULT."""
     regex: str = ""
     """With one group, searched for in what the life printed. Either this or `path` is given."""
+
+    def __post_init__(self) -> None:
+        if bool(self.path) == bool(self.regex):
+            what = "a check" if isinstance(self, CheckTable) else "a metric"
+            raise ValueError(f"{what} needs either path or regex")
+        if self.regex and (groups := compiled(self.regex).groups) != 1:
+            raise ValueError(f"{self.regex!r} has {groups} groups; it needs one")
+
+
+class MetricTable(_Place, frozen=True):
+    """`[metrics.NAME]`: where a life leaves a figure, as a number or as one for each window."""
+
     unit: Printed = ""
     """A word to print behind values."""
     better: Literal["lower", "higher"] = "lower"
@@ -59,22 +69,15 @@ class MetricTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     control: bool = False
     """Whether no change can move it: where it moves, every verdict of the session is void."""
 
-    def __post_init__(self) -> None:
-        _require_one_place("a metric", self.path, self.regex)
-
     def metric(self, name: str) -> Metric:
         """The metric that it declares."""
         margin = self.margin and self.margin / 100
         return Metric(name, self.unit, self.better, margin, self.take, self.control)
 
 
-class CheckTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CheckTable(_Place, frozen=True):
     """`[check.NAME]`: where a life leaves a result, which the head must have as the base has it."""
 
-    path: str = ""
-    """Keys from the outermost in, with dots between, into the JSON of $KVTRAIL_RESULT."""
-    regex: str = ""
-    """With one group, searched for in what the life printed. Either this or `path` is given."""
     must: Literal["equal", "not-worse"] = "equal"
     """What the head's result must be: any JSON value, equal to the base's, or a number that is not
     worse."""
@@ -87,7 +90,7 @@ class CheckTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers by names of checks; it is asked once for each result."""
 
     def __post_init__(self) -> None:
-        _require_one_place("a check", self.path, self.regex)
+        super().__post_init__()
         if (self.must == "not-worse") != (self.tolerance is not None):
             raise ValueError('must = "not-worse" needs a tolerance, and nothing else takes one')
         if self.score and self.must == "equal":
@@ -97,13 +100,6 @@ class CheckTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What is read of each life: of results that must be equal the figure is always 1."""
         how = self.must, self.tolerance, self.score.strip()
         return Metric(name, "", self.better, TOLERATED, "median", False, *how)
-
-
-def _require_one_place(what: str, path: str, regex: str) -> None:
-    if bool(path) == bool(regex):
-        raise ValueError(f"{what} needs either path or regex")
-    if regex and (groups := compiled(regex).groups) != 1:
-        raise ValueError(f"{regex!r} has {groups} groups; it needs one")
 
 
 class Requests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

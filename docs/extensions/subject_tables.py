@@ -63,11 +63,13 @@ def presets_markdown() -> str:
 def meanings(table: type[Struct]) -> dict[str, str]:
     """What stands below each key of a table, in one line."""
     found: dict[str, str] = {}
-    (of_table,) = ast.parse(inspect.getsource(table)).body
-    for key, said in pairwise(getattr(of_table, "body", ())):
-        match key, said:
-            case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                found[name] = " ".join(text.split())
+    # Tables may have keys in common.
+    for kind in [one for one in table.__mro__[::-1] if issubclass(one, Struct)][1:]:
+        (of_table,) = ast.parse(inspect.getsource(kind)).body
+        for key, said in pairwise(getattr(of_table, "body", ())):
+            match key, said:
+                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    found[name] = " ".join(text.split())
     return found
 
 
