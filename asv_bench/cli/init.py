@@ -15,28 +15,9 @@ from asv_bench.output.record import write_text
 from asv_bench.process.gpu import visible_gpus
 from asv_bench.subjects.axis import repository_around
 from asv_bench.subjects.choose import suites_in
+from asv_bench.subjects.presets import BUILDS, PRESETS
 from asv_bench.subjects.subject_file import FILE_NAME, read_tables
 
-_PIP = 'python -m pip install -q --no-deps --target "$KVTRAIL_OUT" .'
-_BUILDS = {
-    "pyproject.toml": _PIP,
-    "setup.py": _PIP,
-    "Cargo.toml": 'cargo build --release --target-dir "$KVTRAIL_OUT"',
-    "CMakeLists.txt": 'cmake -S . -B "$KVTRAIL_OUT" && cmake --build "$KVTRAIL_OUT" -j',
-    "Makefile": "make",
-}
-"""How commits are built where such a file lies, the first that does."""
-_PRESETS = {
-    "pytest-benchmark": (
-        re.compile(r"def test\w*\([^)]*\bbenchmark\b"),
-        "python -m pytest -q --benchmark-only --benchmark-json=$KVTRAIL_RESULT {}",
-    ),
-    "pyperf": (
-        re.compile(r"^[ \t]*(?:import|from) pyperf\b", re.MULTILINE),
-        "python {} --quiet --processes 3 --output $KVTRAIL_RESULT",
-    ),
-}
-"""What scripts hold that measure with a program of that preset, and how they are run."""
 _BENCHMARK = re.compile(
     r"(?!(?:.*/)?(?:[_.]|conftest|setup|test_))"
     r"(?:[^/]*bench[^/]*|bench[^/]*/[^/]+)(?<!_test)\.(?:py|sh)"
@@ -73,7 +54,7 @@ def init() -> None:
 
 def _beginning(root: Path) -> str:
     """The text of a `kvtrail.toml` that measures what a repository seems to measure itself."""
-    setup = next((_BUILDS[name] for name in _BUILDS if (root / name).is_file()), "")
+    setup = next((BUILDS[name] for name in BUILDS if (root / name).is_file()), "")
     preset, measure, pinned = _guess(root)
     suites = [shlex.quote(str(one.relative_to(root))) for one in suites_in(root)]
     template = Path(__file__).with_name("kvtrail.toml.template")
@@ -84,7 +65,7 @@ def _beginning(root: Path) -> str:
         measure=_in_toml(measure),
         devices="devices = 1" if visible_gpus() else "# devices = 1",
         env='env = { PYTHONPATH = "$KVTRAIL_OUT" }'
-        if setup == _PIP
+        if setup == BUILDS["pyproject.toml"]
         else '# env = { OMP_NUM_THREADS = "1" }',
         preset=f"preset = {_in_toml(preset)}" if preset else '# preset = "pytest-benchmark"',
         pinned=f"pinned = [{', '.join(map(_in_toml, pinned))}]"
@@ -105,10 +86,11 @@ def _guess(root: Path) -> tuple[str, str, list[str]]:
     ]
     tests = [path for path in files if re.search(r"(bench|test|perf)[^/]*\.py\Z", path)]
     texts = {path: (root / path).read_text("utf-8", errors="replace") for path in tests}
-    for preset, (holds, line) in _PRESETS.items():
-        if found := [path for path, text in texts.items() if holds.search(text)]:
-            scripts = found[:1] if preset == "pyperf" else found
-            return preset, line.format(shlex.join(scripts)), scripts
+    for name, preset in PRESETS.items():
+        found = [one for one in texts if preset.holds and re.search(preset.holds, texts[one])]
+        if found:
+            scripts = found if preset.takes_many else found[:1]
+            return name, preset.line.format(shlex.join(scripts)), scripts
     # Scripts in a folder may be the benchmarks of an asv suite.
     deepest = 0 if suites_in(root) else 1
     found = [path for path in files if _BENCHMARK.fullmatch(path) and path.count("/") <= deepest]

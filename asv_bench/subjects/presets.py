@@ -79,6 +79,10 @@ class Preset(msgspec.Struct, frozen=True):
     metrics: dict[str, MetricTable] = {}
     requests: Requests | None = None  # of a client that asks servers
     layouts: tuple[Layout, ...] = ()  # of a program that lists benchmarks, each of them a metric
+    # For `init`: what a script holds that measures by it, and how such are run, also several.
+    holds: str = ""
+    line: str = ""
+    takes_many: bool = False
 
     def benchmarks(self, content: Any) -> dict[str, tuple[MetricTable, list[Any]]]:
         """The benchmarks that a file lists, by name; an earlier layout wins."""
@@ -92,11 +96,13 @@ class _Data(msgspec.Struct):
     presets: dict[str, Preset]
     cell: dict[str, tuple[str, ...]]
     about: dict[str, tuple[str, ...]]
+    builds: dict[str, str]
 
 
 _DATA = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Data)
-PRESETS, CELL, ABOUT = _DATA.presets, _DATA.cell, _DATA.about
-"""Presets by name; what files of one cell have in common, and which numbers of theirs are near."""
+PRESETS, CELL, ABOUT, BUILDS = _DATA.presets, _DATA.cell, _DATA.about, _DATA.builds
+"""Presets by name; what files of one cell have in common, and which numbers of theirs are near; and
+how commits are built where such a file lies, the first that does."""
 
 
 def at(content: Any, *paths: str) -> Any:
