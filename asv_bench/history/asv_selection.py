@@ -6,7 +6,10 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from asv_bench.errors import NothingSelected, Refused
 
@@ -24,7 +27,7 @@ def require_patterns(option: str, patterns: Iterable[str]) -> None:
             raise Refused(f"{option} {pattern!r} is not a regular expression: {error}.") from None
 
 
-class Selection(NamedTuple):
+class Selection(msgspec.Struct, frozen=True):
     """Benchmarks, as regular expressions that asv looks for in `name(parameters)`, and rounds."""
 
     patterns: tuple[str, ...]
@@ -42,31 +45,9 @@ class Selection(NamedTuple):
         return ("|".join(f"(?:{pattern})" for pattern in self.patterns),)
 
 
-QUICK = Selection(
-    (
-        r"^scheduler\.Scheduler\.",
-        r"^decode\.Decode\..*, 8, 128\)",
-        r"^kernels\.DecodeAttention\..*(gpt2-b64-c512|cpu-small)",
-        r"^host\.AppendBookkeeping\..*'array', 64\)",
-    ),
-    rounds=1,
-)
-STANDARD = Selection(
-    (
-        r"^scheduler\.",
-        r"^streaming\.Streaming\.",
-        r"^streaming\.StreamingLatency\..*'p(50|99)'",
-        r"^decode\.Decode\..*, (8|64), 128\)",
-        r"^kernels\.(Decode|Prefill)Attention\..*(gpt2-b64-c512|cpu-small)",
-        r"^kernels\.Append\..*'identity', '(gpt2-b64-c512|cpu-small)",
-        r"^host\.AppendBookkeeping\..*'array', 64\)",
-        r"^host\.Block(Tables|Metadata)\..*\(64\)",
-        r"^host\.EngineStep\..*\(64\)",
-        r"^host\.Startup\.",
-    ),
-    rounds=3,
-)
-FULL = Selection((r".",), rounds=12)
+_FILE = Path(__file__).with_name("selections.toml")
+_SELECTIONS = msgspec.toml.decode(_FILE.read_bytes(), type=dict[str, Selection])
+QUICK, STANDARD, FULL = (_SELECTIONS[name] for name in ("quick", "standard", "full"))
 
 
 def is_found(name: str, patterns: Iterable[str]) -> bool:
