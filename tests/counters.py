@@ -70,7 +70,7 @@ OF_TRAFFIC = (
     *(f"{what}_to_{where}" for where in ("device", "host") for what in ("copies", "bytes")),
     "graph_replays",
 )
-"""Counters that an `OperatorLedger` and the pretended GPU's `Traffic` keep, as they call them."""
+"""Counters that a `MemoryLedger` and the pretended GPU's `Traffic` keep, as they call them."""
 
 StepCounters: TypeAlias = dict[str, int | None]
 """None: not counted, as the pretended GPU calls functions itself."""
@@ -186,11 +186,11 @@ def count_steps(path: str, batch: int) -> dict[str, StepCounters]:
     MeasurementFailed if a step did not deliver one token of each request.
     """
     # It makes torch's modes, which nothing else here waits for.
-    from asv_bench.lab.pretend_cuda import OperatorLedger
+    from asv_bench.studies.ladder.memory_ledger import MemoryLedger
 
     def seen_by_torch(steps: int) -> StepCounters:
         traffic.clear()
-        with OperatorLedger() as ledger:
+        with MemoryLedger() as ledger:
             run_steps(engine, batch, steps)
         counted: StepCounters = {name: getattr(ledger, name) for name in OF_TORCH}
         counted |= {name: getattr(traffic, name) for name in OF_TRAFFIC}

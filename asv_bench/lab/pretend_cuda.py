@@ -335,34 +335,15 @@ def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
 
 
 class OperatorLedger(TorchDispatchMode):
-    """Counts the aten operators that are dispatched inside its block, and changes nothing.
-
-    New tensors are results in memory that no argument lies in; new bytes are those of that memory.
-    """
+    """Counts the aten operators that are dispatched inside its block, and changes nothing."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operators = 0
         self.by_name: Counter[str] = Counter()
-        self.new_tensors = 0
-        self.new_bytes = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         """Count one operator and run it."""
-        kwargs = kwargs or {}
-        outputs = func(*args, **kwargs)
-        self.operators += 1
         self.by_name[str(func.overloadpacket).replace(".", "::", 1)] += 1
-        held, made = _memories((args, kwargs)), _memories(outputs)
-        self.new_tensors += len(made.keys() - held)
-        self.new_bytes += sum(made[one] for one in made.keys() - held)
-        return outputs
-
-
-def _memories(tree: Any) -> dict[int, int]:
-    """The bytes of the memory in which tensors lie; views of one another share its name."""
-    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-    stored = [getattr(one, "stand_in", one).untyped_storage() for one in tensors]
-    return {one._cdata: one.nbytes() for one in stored}
+        return func(*args, **(kwargs or {}))

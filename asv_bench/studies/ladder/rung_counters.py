@@ -83,7 +83,7 @@ def count_rung(rung: Rung, workload: Workload, *, model: str, pretends: bool) ->
     MeasurementFailed
         If a step did not yield one token of each request.
     """
-    from asv_bench.lab.pretend_cuda import OperatorLedger
+    from asv_bench.studies.ladder.memory_ledger import MemoryLedger
     from asv_bench.studies.ladder.rung_build import build_rung
 
     with _device(pretends) as traffic:
@@ -96,7 +96,7 @@ def count_rung(rung: Rung, workload: Workload, *, model: str, pretends: bool) ->
         while received < STEADY_AFTER * alike.num_requests:
             received += len(engine.step())
         traffic.clear()
-        with OperatorLedger() as ledger:
+        with MemoryLedger() as ledger:
             _step(engine, alike.num_requests)
         counted = RungCounters(
             python_calls=0,
