@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+from asv_bench.errors import Refused
 
 _SPREAD = 1.2  # the largest figure of one thing over the smallest, beyond which they disagree
 
@@ -17,6 +19,17 @@ def first_of(names: Sequence[str], most: int) -> str:
     """The first of some names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def numbers_of(option: str, text: str, what: str, fits: Callable[[float], bool]) -> list[float]:
+    """Numbers with commas between. Raises Refused if that is not what an option has."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(map(fits, numbers)):
+        raise Refused(f"{option} {text!r} must be {what}.")
+    return numbers
 
 
 def processes_apart(figures: Iterable[tuple[str, float]], unit: str = "") -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from asv_bench.session import options
 from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.session import Judging
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.words import numbers_of
 
 UNFINISHED = "trials are missing, so whether the verdicts hold is unknown."
 SECONDS_OF = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -314,9 +314,10 @@ def calibrate(
     """
     effects: list[float] = []
     if planted.strip() != "none":
-        per_cents = numbers_of("--planted", planted, "per cents, such as 1,2,3,5, or none", 1000)
+        what = "per cents, such as 1,2,3,5, or none"
+        per_cents = numbers_of("--planted", planted, what, lambda one: 0 < one < 1000)
         effects = [one / 100 for one in per_cents]
-    limits = numbers_of("--within", within, "minutes, such as 1,5,15")
+    limits = numbers_of("--within", within, "minutes, such as 1,5,15", lambda one: 0 < one < 1e9)
     if not effects and not null:
         raise Refused("--null 0 --planted none leaves nothing to compare.")
     plan = plan_of(pairs, how.margin)
@@ -324,14 +325,3 @@ def calibrate(
     given = commit, subject.resolve(commit or (*subject.labels, "HEAD")[0])
     calibrating = Calibrating(subject, given, plan, null=null, effects=effects, minutes=limits)
     calibrating.with_options(files, how).answer()
-
-
-def numbers_of(option: str, text: str, what: str, below: float = math.inf) -> list[float]:
-    """Positive numbers with commas between. Raises Refused if that is not what an option has."""
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(0 < one < below for one in numbers):
-        raise Refused(f"{option} {text!r} must be {what}.")
-    return numbers

@@ -23,6 +23,7 @@ import typer
 from asv_bench.errors import Refused
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.machine import chosen_device, has_cuda_gpu
+from asv_bench.words import numbers_of
 from asv_bench.workloads.drive import MODES, Mode, Prompt
 from asv_bench.workloads.named import BLOCK_SIZE, WORKLOADS, Workload, workload_named
 
@@ -335,13 +336,13 @@ def _prompted(
     """The workload with prompts as flags say, and those that it does not make itself."""
     repeats = base.prompt_lengths
     if flags.prompt_repeats is not None:
-        repeats = _numbers("--prompt-repeats", flags.prompt_repeats, least=1)
+        repeats = _whole_numbers("--prompt-repeats", flags.prompt_repeats, least=1)
     dealt = [repeats[index % len(repeats)] for index in range(base.num_requests)]
     unique = base.unique_prompts or flags.unique_prompts
     lengths = repeats
     prompts: list[Prompt] | None = None
     if flags.pretok_base_token_ids is not None:
-        ids = _numbers("--pretok-base-token-ids", flags.pretok_base_token_ids, least=0)
+        ids = _whole_numbers("--pretok-base-token-ids", flags.pretok_base_token_ids, least=0)
         prompts = [[*ids] * times for times in dealt]
         lengths = tuple(len(ids) * times for times in dealt)
     elif texts:
@@ -356,18 +357,10 @@ def _prompted(
     return workload, None if flags.unique_prompts else prompts
 
 
-def _numbers(flag: str, text: str, *, least: int) -> tuple[int, ...]:
-    """Comma-separated whole numbers, each at least `least`."""
-    try:
-        numbers = tuple(map(int, text.split(",")))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < least:
-        raise Refused(
-            f"{flag} is {text!r}; it must be whole numbers of at least {least}, separated by "
-            f"commas."
-        )
-    return numbers
+def _whole_numbers(flag: str, text: str, *, least: int) -> tuple[int, ...]:
+    what = f"whole numbers of at least {least}, separated by commas"
+    found = numbers_of(flag, text, what, lambda one: one >= least and one.is_integer())
+    return tuple(map(int, found))
 
 
 def _due_s(flags: RunFlags, requests: int) -> list[float]:

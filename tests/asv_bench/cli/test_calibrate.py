@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from simulated_pairs import BASE, HEAD, Answer, ScriptedPairs, SourcedSuite
 
-from asv_bench.cli.calibrate import UNFINISHED, Calibrating, PlantedTrial, are_sound, numbers_of
+from asv_bench.cli.calibrate import UNFINISHED, Calibrating, PlantedTrial, are_sound
 from asv_bench.compare.verdict import Comparison, Verdict
 from asv_bench.errors import Refused
 from asv_bench.git.repository import Commit
+from asv_bench.words import numbers_of
 
 
 def trial(planted: float, verdict: Verdict, name: str = "a trial") -> PlantedTrial:
@@ -93,7 +94,9 @@ def test_an_interrupted_calibration_is_written_down_and_passes_for_nothing(
 
 
 def test_options_are_positive_numbers_with_commas_between() -> None:
-    assert numbers_of("--within", "5, 0.5", "minutes, such as 1,5,15") == [5.0, 0.5]
+    assert numbers_of(
+        "--within", "5, 0.5", "minutes, such as 1,5,15", lambda one: 0 < one < 1e9
+    ) == [5.0, 0.5]
     for wrong in ("0", "-1", "soon", "", "inf", "nan"):
         with pytest.raises(Refused, match=r"--within '.*' must be minutes, such as"):
-            numbers_of("--within", wrong, "minutes, such as 1,5,15")
+            numbers_of("--within", wrong, "minutes, such as 1,5,15", lambda one: 0 < one < 1e9)
