@@ -165,16 +165,12 @@ Yes = Annotated[bool, _option("--yes", "Begin, however long it takes.")]
 
 
 @dataclass(frozen=True)
-class _SubjectOptions:
+class EngineOptions(EngineWorkload):
+    """What is measured, and where; it may be a workload of kvtrail's engine."""
+
     subject: SubjectPath = None
     axis: AxisKind = None
     devices: Devices = None
-    workload: str | None = None  # before what it is changed by
-
-
-@dataclass(frozen=True)
-class EngineOptions(EngineWorkload, _SubjectOptions):
-    """What is measured, and where; it may be a workload of kvtrail's engine."""
 
     def choice(
         self,
