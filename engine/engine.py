@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -351,6 +353,30 @@ class Engine:
         if self._ranks is None:
             return [own]
         return [own, *self._turn.take(self._ranks.memory)]
+
+    @contextmanager
+    def tracing_ranks(self, folder: Path) -> Iterator[None]:
+        """Trace what the other ranks do meanwhile, by torch's profiler: rank 1 in `rank-1.json`.
+
+        The first rank is this process, which you trace yourself. Where the others wait for it to
+        say what to do, that is a range of their traces, "wait for rank 0".
+
+        Parameters
+        ----------
+        folder
+            Where the traces go; it is made if need be.
+
+        Raises
+        ------
+        EngineBusyError, EngineStoppedError
+            As `step`.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._ranks is not None:
+            self._turn.take(self._ranks.trace, None)
+        yield
+        if self._ranks is not None:
+            self._turn.take(self._ranks.trace, folder.resolve())
 
     def check_integrity(self) -> None:
         """Check the KV bookkeeping against the sequences that hold it.

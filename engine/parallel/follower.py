@@ -8,10 +8,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from torch.profiler import profile, record_function
 
 from engine.errors import KvtrailError
 from engine.kv.blocks import BlockCopy
@@ -108,7 +111,8 @@ def _work(connection: Connection, task: Task) -> None:
     follower = _Follower(connection, group, worker)
     known = follower.known()
     while True:
-        what, arguments = connection.recv()
+        with follower.waiting():
+            what, arguments = connection.recv()
         known[what](*arguments)
 
 
@@ -120,6 +124,11 @@ class _Follower:
         self._group = group
         self._worker = worker
         self._computed: ComputedPrompts | None = None
+        self._profiler: profile | None = None
+
+    def waiting(self) -> AbstractContextManager[object]:
+        """Surround what waits for rank 0: a range of a trace."""
+        return nullcontext() if self._profiler is None else record_function("wait for rank 0")
 
     def known(self) -> dict[str, Callable[..., None]]:
         """By the name that rank 0 calls it by."""
@@ -131,6 +140,7 @@ class _Follower:
             "shape": self._shape,
             "decode": self._decode,
             "memory": self._memory,
+            "trace": self._trace,
         }
 
     def _copy_blocks(self, copies: list[BlockCopy]) -> None:
@@ -160,6 +170,16 @@ class _Follower:
 
     def _memory(self) -> None:
         self._connection.send(RankMemory.of(self._group.rank, self._worker))
+
+    def _trace(self, folder: Path | None) -> None:
+        if folder is None:
+            self._profiler = profile()
+            self._profiler.start()
+        elif self._profiler is not None:
+            self._profiler.stop()
+            self._profiler.export_chrome_trace(str(folder / f"rank-{self._group.rank}.json"))
+            self._profiler = None
+        self._connection.send(None)
 
     def _take_tokens(self, rows: RowIndex) -> None:
         """What rank 0 chose for `rows`: it alone knows what they ask of their logits."""

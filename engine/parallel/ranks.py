@@ -146,6 +146,12 @@ class Ranks:
             self.tell("memory")
             return self._answers()
 
+    def trace(self, folder: Path | None) -> None:
+        """Let each begin a trace, or leave the one that it began in a folder."""
+        with self.attending():
+            self.tell("trace", folder)
+            self._answers()
+
     def tell(self, what: str, *arguments: object) -> None:
         """Let each do what it does under that name, in the order in which it is told."""
         for rank in self._ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -139,6 +140,16 @@ def test_each_rank_says_what_it_holds(both):
     assert first.cache == one.cache / 2
     assert one.weights / 2 < second.weights <= first.weights < one.weights
     assert min(first.peak, second.peak) > second.weights
+
+
+def test_ranks_leave_traces_of_what_they_do_meanwhile(both, prompts, greedy_alone, tmp_path):
+    for engine, names in ((both.one, []), (both.spread, ["rank-1.json"])):
+        place = tmp_path / str(len(names)) / "traces"
+        with engine.tracing_ranks(place):
+            assert tokens_of(engine, prompts[:2]) == greedy_alone[:2]
+        assert [one.name for one in place.iterdir()] == names
+    events = json.loads((place / "rank-1.json").read_text())["traceEvents"]
+    assert {"wait for rank 0", "gloo:all_gather", "aten::mm"} <= {one["name"] for one in events}
 
 
 def test_signals_to_all_processes_leave_the_ranks_to_rank_0(both, prompts, greedy_alone):
