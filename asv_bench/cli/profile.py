@@ -54,7 +54,7 @@ def run(
     record.look_around(console, [device])
 
     with Progress(console, "tracing", unit="windows"):
-        decoded, summary = torch_trace(window, path)
+        decoded, [summary, *_] = torch_trace(window, path)
     tables = [work_table(decoded, summary)]
     bandwidth = read_bandwidth(device)
     if bandwidth and (parts := role_table(decoded, read_events(path), bandwidth)):

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -154,12 +154,10 @@ class Explaining(Judging):
                 self._trace(profiler, ", of functions of Python")
 
     def _look_at_engines(self, folders: dict[str, Path]) -> None:
-        devices, found = self._subject.devices, self.found
-        is_gpu = not set(devices) & set(NO_GPU)
-        device = "cuda" if is_gpu else "cpu"
-        measured = self._subject.decoded(found.effect.metric if found.effect else "")
-        engine = measured.engine(measured.named, device, is_quick=not is_gpu)
-        model = engine["model"]
+        found = self.found
+        metric = found.effect.metric if found.effect else ""
+        window, take = _traced(self._subject, folders, metric)
+        model = window.engine["model"]
         small = next((small for start, small in _SMALL.items() if model.startswith(start)), MODEL)
         # Of the device that the change was measured on; of both where none is known.
         has_kernels = found.effect is None or found.effect.is_on_gpu
@@ -175,14 +173,8 @@ class Explaining(Judging):
             found.looked_at.append(f"exact counters of a step{stand_in(model, small)}{kernels}")
         except MeasurementFailed as error:
             found.notes.append(f"Nothing was counted: {error}")
-        name = measured.named.name
-        window = Window(workload=name, quick=not is_gpu, engine=engine, steps=STEPS)
-        variables = {"CUDA_VISIBLE_DEVICES": devices[0]} if is_gpu else {}
-
-        def take(end: str, path: Path) -> Trace:
-            return [torch_trace(window, path, folder=folders[end], variables=variables)[1]]
-
-        self._trace(take, f" of {STEPS} decode steps of {window.shape().name} with {model}")
+        what = f" of {STEPS} decode steps of {window.shape().name} with {model}"
+        self._trace(take, f"{what} on {window.ranks} ranks" if window.ranks > 1 else what)
 
     def _trace(self, take: Callable[[str, Path], Trace], what: str = "") -> None:
         """Take traces of both ends in turns; `take` leaves one of an end at a path and reads it."""
@@ -202,6 +194,22 @@ class Explaining(Judging):
             self.found.notes.append(
                 "One trace of each end has no noise to tell times from: only counts are compared."
             )
+
+
+def _traced(
+    subject: DeclaredSubject, folders: Mapping[str, Path], metric: str
+) -> tuple[Window, Callable[[str, Path], Trace]]:
+    """The decode steps that are traced for a metric, and what traces them at an end."""
+    is_gpu = not set(subject.devices) & set(NO_GPU)
+    ran, device = subject.decoded(metric), "cuda" if is_gpu else "cpu"
+    engine = ran.engine(ran.named, device, is_quick=not is_gpu)
+    window = Window(workload=ran.named.name, quick=not is_gpu, engine=engine, steps=STEPS)
+    variables = {"CUDA_VISIBLE_DEVICES": subject.devices[0]} if is_gpu else {}
+
+    def take(end: str, path: Path) -> Trace:
+        return torch_trace(window, path, folder=folders[end], variables=variables)[1]
+
+    return window, take
 
 
 class _Profile(msgspec.Struct):
@@ -316,8 +324,13 @@ def why(
         files = files_between(base.hash, head.hash, subject)
         found += list(files.sentences())[: 2 if has_commits else 1] if files else []
     with suppress(BenchError, TimeIsUp), ending_in_time(seconds):
-        if folders := subject.engines([base.hash, head.hash]):
+        if folders := subject.engines(hashes := (base.hash, head.hash)):
             found += _counted(subject, folders[base.hash], folders[head.hash], sign)
+            window, take = _traced(subject, folders, "")
+            if window.ranks > 1:
+                pair = _in_turns(take, hashes, 3, lambda: None)
+                ranks = (one for one in pair.slow_rank() if one.leaning == sign)
+                found += [f"Traced: {one.sentence}." for one in ranks]
         else:
             found += _profiled(subject, base, head, sign)
     cells = subject.cells

@@ -14,14 +14,15 @@ import statistics
 import sys
 import zlib
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
 
 from asv_bench.errors import MeasurementFailed
 from asv_bench.measure.processes import run_apart
@@ -42,6 +43,10 @@ _STEP = re.compile(r"ProfilerStep#\d+")
 _GZIP = b"\x1f\x8b"
 _SHORTEST_US = 1e-6
 """Below this, ratios of times might be no numbers any more."""
+TOLD = "wait for rank 0"
+"""The range of a rank's trace in which the first one has not said yet what to do."""
+MESSENGER = re.compile(r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.I)
+"""What waits for other devices or processes, beside that."""
 
 Answer = TypeVar("Answer")
 _Word: TypeAlias = int | float | str | None
@@ -88,6 +93,9 @@ class TraceSummary:
     steps: int | None = None  # None: the trace marks none
     launching_us: float = field(default=0.0, compare=False)  # of the idle time, in launches
     is_profile: bool = False  # whether it is of a life's functions
+    # Of one of several ranks, a step: its own work, and waiting for others; else 0.
+    alone_us: float = field(default=0.0, compare=False)
+    waiting_us: float = field(default=0.0, compare=False)
 
 
 @contextmanager
@@ -103,10 +111,11 @@ def traced(device: str, path: str) -> Iterator[None]:
     profiler.export_chrome_trace(path)
 
 
-def read_traces(path: Path) -> list[TraceSummary]:
+def read_traces(path: Path, steps: int | None = None) -> list[TraceSummary]:
     """The summary of a trace in which something worked, or of each in a folder.
 
-    Raises MeasurementFailed if there is no trace, or none of what it holds is work.
+    `steps` are those of a trace that does not mark them. Raises MeasurementFailed if there is no
+    trace, or none of what it holds is work.
     """
     if path.is_dir():
         files = sorted(one for one in path.rglob("*") if one.name.endswith((".json", ".json.gz")))
@@ -115,7 +124,7 @@ def read_traces(path: Path) -> list[TraceSummary]:
         files = [one for one in (path, gzipped) if one.is_file()]
     if not files:
         raise MeasurementFailed("it left no trace at $KVTRAIL_TRACE.")
-    summaries = [summarize_trace(read_events(one)) for one in files]
+    summaries = [summarize_trace(read_events(one), steps) for one in files]
     for summary in summaries:
         if not summary.work:
             raise MeasurementFailed(
@@ -152,7 +161,7 @@ def read_events(path: Path) -> list[Event]:
     raise MeasurementFailed(f"{path.name} is no Chrome trace: {why}.")
 
 
-def summarize_trace(events: Iterable[Event]) -> TraceSummary:
+def summarize_trace(events: Iterable[Event], steps: int | None = None) -> TraceSummary:
     """The summary of the events of a trace."""
     by_category: dict[object, list[Event]] = defaultdict(list)
     marks: dict[bool, list[Event]] = defaultdict(list)
@@ -161,13 +170,22 @@ def summarize_trace(events: Iterable[Event]) -> TraceSummary:
         if _STEP.fullmatch(event.name):
             marks[event.cat == "user_annotation"].append(event)
     # The device's own marks repeat the host's.
-    steps = marks[True] or marks[False]
+    marked = marks[True] or marks[False]
+    steps = steps or len(marked) or None
     kernels = [event for category in DEVICE_CATEGORIES for event in by_category[category]]
     launching = [event for category in _LAUNCHING for event in by_category[category]]
     launches = [event for event in launching if _LAUNCH.match(event.name)]
-    work = kernels or by_category["cpu_op"]
-    every = [*steps, *work, *launches]
-    span = max(one.end for one in every) - min(one.ts for one in every) if every else 0.0
+    operators = by_category["cpu_op"]
+    # On the host, what waits for others is no operator. Before the first of these, or behind the
+    # last, a rank waits for another step.
+    ranges = by_category["user_annotation"] if operators and not kernels else ()
+    told = [one for one in ranges if one.name == TOLD]
+    sums = [one for one in ranges if MESSENGER.search(one.name)]
+    work = kernels or [*operators, *sums]
+    every = [*marked, *work, *launches]
+    first = min((one.ts for one in every), default=0.0)
+    last = max((one.end for one in every), default=0.0)
+    work += [one for one in told if first <= one.ts and one.end <= last]
     calls, spent = Counter[str](), defaultdict[str, float](float)
     places: dict[object, list[Event]] = defaultdict(list)
     threads: dict[object, list[Event]] = defaultdict(list)
@@ -188,16 +206,37 @@ def summarize_trace(events: Iterable[Event]) -> TraceSummary:
         WorkTime(name, count, spent[name], hidden_us=spent[name] - alone.get(name, 0.0))
         for name, count in calls.items()
     ]
+    alone_us, waiting_us = _as_rank(busiest, first, steps or 1)
     return TraceSummary(
         sorted(times, key=lambda one: -one.total_us),
         bool(kernels),
-        span_us=span,
-        idle_us=max(0.0, span - busy),
+        span_us=last - first,
+        idle_us=max(0.0, last - first - busy),
         launches=len(launches),
         launch_us=sum(event.dur for event in launches),
-        steps=len(steps) or None,
+        steps=steps,
         launching_us=max(0.0, in_gaps),
+        alone_us=alone_us,
+        waiting_us=waiting_us,
     )
+
+
+def _as_rank(events: Sequence[Event], begun: float, steps: int) -> tuple[float, float]:
+    """What one of several ranks takes a step by itself, and how long it waits for others.
+
+    Of each piece between two sums it is the lower quartile over the steps: what else runs on a
+    machine only ever adds time. Without sums, or with other ones in each step, both are 0.
+    """
+    sums = sorted((one for one in events if MESSENGER.search(one.name)), key=lambda one: one.ts)
+    if not sums or len(sums) % steps:
+        return 0.0, 0.0
+    starts, ends = np.array([(one.ts, one.end) for one in sums]).T
+    pieces = np.array([starts - np.append(begun, ends[:-1]), ends - starts])
+    for one in events:
+        if one.name == TOLD and one.ts < starts[-1]:
+            pieces[:, np.searchsorted(starts, one.ts)] += -one.dur, one.dur
+    alone, waiting = np.quantile(pieces.reshape(2, steps, -1), 0.25, axis=1).sum(axis=1)
+    return float(alone), float(waiting)
 
 
 def _account(events: Iterable[Event], *, is_nested: bool) -> dict[str, float]:
@@ -258,15 +297,16 @@ def torch_trace(
     *,
     folder: Path = REPOSITORY,
     variables: Mapping[str, str] | None = None,
-) -> tuple[Decoded, TraceSummary]:
-    """A window of the engine in a folder, traced by the torch profiler, the trace at a path.
+) -> tuple[Decoded, list[TraceSummary]]:
+    """A window of the engine in a folder, traced by the torch profiler, the trace at a path; of
+    several ranks each by itself.
 
     Raises MeasurementFailed if the process failed; the sentence ends with what it said.
     """
     task, told = replace(window, trace=str(path)), {NVTX_VARIABLE: "0", **(variables or {})}
     decoded = ask_engine(folder, task, Decoded, told, failing="the profiled process failed")
-    [summary] = read_traces(path)
-    return decoded, replace(summary, steps=decoded.steps)
+    files = [path, *sorted(path.parent.glob(f"{path.name}-ranks/rank-*.json"))]
+    return decoded, [summary for one in files for summary in read_traces(one, decoded.steps)]
 
 
 def ask_engine(
@@ -307,7 +347,9 @@ def decode_window(window: Window) -> Decoded:
         decoding.update(event.request_id for event in engine.step() if event.index > 0)
     # Those before the window warm up.
     _decode(engine, (shortest - steps) // 2)
-    with traced(window.engine["device"], window.trace):
+    # Those of older engines leave none.
+    ranks = getattr(engine, "tracing_ranks", lambda _: nullcontext())
+    with ranks(Path(f"{window.trace}-ranks")), traced(window.engine["device"], window.trace):
         events = _decode(engine, steps)
     lengths = dict(zip(requests, map(len, prompts), strict=True))
     # The step that makes token t after a prompt of p tokens attends to p + t. Tokens are read a

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import product
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asv_bench.explain.clue import Clue, Source, more_or_less, number
-from asv_bench.explain.trace import TraceSummary
+from asv_bench.explain.trace import MESSENGER, TOLD, TraceSummary
 
 BEYOND_NOISE, _OF_TWO = 6.0, 12.0
 """Standard errors of a difference from which a time is told from noise, where every trace of one
@@ -24,9 +23,10 @@ from what takes at least so much of a trace."""
 _HIDDEN = 0.01
 """Of a name's time: where more runs beside others, that is said."""
 _LEAST = 1e-9
+_ALIKE = 0.02
+"""Standard deviation of a rank's own work beside that of others, at least."""
 _PACE_NAMES = 5
 """From so many names a pace is told."""
-_MESSENGER = re.compile(r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.I)
 
 Trace: TypeAlias = Sequence[TraceSummary]
 """What one run left: a summary of each file, such as those of ranks, which are added up."""
@@ -73,6 +73,11 @@ class TracePair:
             self._each = self._own / self._calls  # not a number where there is no call
             self._launch = np.nan_to_num(launch / pace / self._launches)
         self._launching = launching / pace
+        # [its own work and waiting, ranks, traces]
+        self._ranks = np.empty((2, 0, len(traces)))
+        if len({*map(len, traces)}) == 1 < len(traces[0]) and all(part.alone_us for part in parts):
+            each = [[(part.alone_us, part.waiting_us) for part in trace] for trace in traces]
+            self._ranks = np.array(each).T
         # Where some counts vary between traces of one end, others differ by chance as well.
         sides = self._sides(np.round(self._calls, 6))
         self._are_counts_exact = not any(np.ptp(side, axis=1).any() for side in sides)
@@ -101,10 +106,11 @@ class TracePair:
         return {"unit": self.unit, "base_us": base.tolist(), "head_us": head.tolist()}
 
     def clues(self) -> Iterator[Clue]:
-        """What differs beyond noise: counts, times of a call, of gaps and of a launch."""
+        """What differs beyond noise: a rank, counts, times of a call, of gaps and of a launch."""
+        yield from self.slow_rank()
         for row, name in enumerate(self._names):
             yield from self._count(row)
-            is_waiting = bool(_MESSENGER.search(name))
+            is_waiting = name == TOLD or bool(MESSENGER.search(name))
             words = f"A call of {name} takes", ", most of it waiting for others" * is_waiting
             if self.is_profile:
                 words = words[0], " without other functions"
@@ -126,6 +132,32 @@ class TracePair:
             name = "gaps between device work"
             words = "Gaps between kernels and copies take", f" a {self.unit}: the device waits"
         yield from self._timed(name, self.unit, idle, np.ones_like(idle), words)
+
+    def slow_rank(self) -> Iterator[Clue]:
+        """The rank whose own work differs, and for which others wait.
+
+        It is told from others in the same trace, which a busy machine makes as long.
+        """
+        befores, afters = self._mean(self._ranks)
+        (own, waiting), own_work = afters - befores, self._ranks[0]
+        most = int(np.argmax(np.abs(own))) if own.size else 0
+        others = [rank for rank in range(own.size) if rank != most]
+        waits = [rank for rank in others if waiting[rank] * own[most] > 0]
+        if not waits or abs(own[most]) < LEAST_PART * self.base_us / own.size:
+            return
+        beside = own_work[most] / np.median(own_work[others], axis=0)
+        if self._errors(beside, scatter=_ALIKE) <= self._noise:
+            return
+        before, after = float(befores[0, most]), float(afters[0, most])
+        more, less = ("more", "") if after > before else ("less", " less")
+        who = " and ".join(f"rank {rank}" for rank in waits)
+        text = (
+            f"Rank {most} takes {abs(after - before):,.0f} µs a {self.unit} {more} by itself "
+            f"({after:,.0f} in place of {before:,.0f}), and {who} wait{'s' * (len(waits) == 1)}"
+            f"{less} for it"
+        )
+        told = f"rank {most}", f"µs a {self.unit} by itself", before, after, text
+        yield Clue(Source.TRACE, *told, own.size * (after - before), is_exact=False)
 
     def _clue(
         self, name: str, what: str, sides: tuple[Any, Any], each: float, text: str, **more: Any
@@ -167,8 +199,7 @@ class TracePair:
     ) -> Iterator[Clue]:
         """Times that differ by `LEAST_PART` of the base, at as many calls as both ends have."""
         often = min(self._mean(calls))
-        least = LEAST_PART * self._mean(self._span)[0]
-        if not often or not self._differ(each, least / often):
+        if not often or not self._differ(each, LEAST_PART * self.base_us / often):
             return
         before, after = sides = self._mean(each)
         change = f" ({100 * (after / before - 1):+.0f} %)" if before else ""
@@ -195,18 +226,18 @@ class TracePair:
         """Whether the ends differ by `least` and beyond noise, which one trace cannot show."""
         return bool(self._errors(figures, least) > self._noise)
 
-    def _errors(self, figures: Figures, least: Any = 0.0) -> Any:
+    def _errors(self, figures: Figures, least: Any = 0.0, scatter: float | None = None) -> Any:
         """By how many standard errors the two sides differ; 0 where they overlap, or by `least`.
 
         Both sides share a standard deviation of the logarithms, as what disturbs a trace makes
-        times longer by a part of them. It is at least what traced names scatter typically: that of
-        a few values is often too small by chance.
+        times longer by a part of them. It is at least `scatter`, by default what traced names
+        scatter typically: that of a few values is often too small by chance.
         """
         base, head = self._sides(figures)
         (before, after), sizes = self._mean(figures), (base.shape[-1], head.shape[-1])
         logs = np.log(np.maximum(figures + np.asarray(least)[..., None], _LEAST))
         with np.errstate(all="ignore"):
-            error = np.maximum(self._deviation(logs), self._scatter)
+            error = np.maximum(self._deviation(logs), scatter or self._scatter)
             error *= math.sqrt(sum(1 / size for size in sizes))
             change = abs(np.subtract(*self._mean(logs))) / error
             are_apart = (head.min(-1) > base.max(-1)) | (head.max(-1) < base.min(-1))

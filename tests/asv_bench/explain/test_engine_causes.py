@@ -131,6 +131,34 @@ def test_a_tile_that_spills_is_named_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_a_rank_that_sleeps_in_each_step_is_named(tmp_path: Path) -> None:
+    root, before = tmp_path / "clone", "        states = self._worker.decode(plan)\n"
+    Repository(ROOT).ask("clone", "--quiet", "--local", str(ROOT), str(root))
+    file = root / "engine" / "parallel" / "follower.py"
+    # Many times what other work on the machine takes from a rank.
+    file.write_text(file.read_text().replace(before, f"        time.sleep(0.03)\n{before}"))
+    me = ("-c", "user.name=kvtrail", "-c", "user.email=kvtrail@localhost")
+    Repository(root).ask(*me, "commit", "--quiet", "--all", "-m", "Tidy up the ranks")
+    subject = EngineRuns(root, EngineWorkload("scheduler", tensor_parallel_size=2))
+    base, head = subject.resolve("HEAD^"), subject.resolve("HEAD")
+
+    def look(head: Commit) -> Explanation:
+        effect = slower(is_on_gpu=False)
+        explaining = Explaining(subject, [("a", base), ("b", head)], effect, 3)
+        explaining.with_options(Outputs(), RunningOptions()).look()
+        return explaining.found
+
+    found = look(head)
+    assert found.looked_at[-1].endswith(" of scheduler-quick with random:gpt2-tiny on 2 ranks")
+    assert found.causes[0].name == "rank 1"
+    assert found.causes[0].sentence.endswith("and rank 0 waits for it")
+    assert not any(one.name.startswith("rank") for one in look(base).clues)
+    # A verdict says so, too.
+    lines = why(subject, base, head, (), has_commits=False)
+    assert any(line.startswith("Traced: Rank 1 takes ") for line in lines)
+
+
+@pytest.mark.thorough
 def test_commits_of_the_engine_are_looked_at_with_traces(tmp_path: Path) -> None:
     # A clone whose newest commit calls an operator more.
     root, (file, before, after) = tmp_path / "clone", PLANTS["operator"]

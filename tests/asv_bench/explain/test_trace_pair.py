@@ -198,3 +198,65 @@ def test_operators_are_told_and_the_host_beside_them() -> None:
     found = {one.sentence: one.part for one in pair_of(3 * [before], 3 * [after]).clues()}
     words = "is called 1 more time (0 → 1) a step"
     assert found == pytest.approx({f"aten::copy_ {words}": 0.15, f"aten::clone {words}": 0.05})
+
+
+class Spread:
+    """Traces of a step that ranks share: four sums, each when the last rank has come to it."""
+
+    def __init__(self, seed: int, *, ranks: int = 2, on_gpu: bool = False) -> None:
+        self._random, self._ranks, self._on_gpu = random.Random(seed), ranks, on_gpu
+
+    def trace(self, *more: float) -> list[TraceSummary]:
+        """One trace of each rank, of 16 steps; some take so many microseconds more in each."""
+        work, wait = ("kernel", "kernel") if self._on_gpu else ("cpu_op", "user_annotation")
+        name = "one_shot_all_reduce_kernel" if self._on_gpu else "gloo:all_gather"
+        events: list[list[Event]] = [[] for _ in range(self._ranks)]
+        now = 0.0
+        for piece in range(4 * 16):
+            # A busy machine keeps a rank from its core now and then.
+            taken = [
+                100 * self._random.lognormvariate(0, 0.05) + 3000 * (self._random.random() < 0.04)
+                for _ in range(self._ranks)
+            ]
+            for rank, us in enumerate(more):
+                taken[rank] += us * (piece % 4 == 0)
+            met = now + max(taken) + 5
+            for rank, us in enumerate(taken):
+                events[rank].append(Event("gemm", now, us, work, rank, 1))
+                arrived = now + us
+                if rank and piece % 4 == 3 and not self._on_gpu:
+                    told = Event("wait for rank 0", arrived, 2, wait, rank, 1)
+                    events[rank].append(told)
+                    arrived += 2
+                events[rank].append(Event(name, arrived, met - arrived, wait, rank, 2))
+            now = met
+        return [summarize_trace(one, 16) for one in events]
+
+    def pair(self, *more: float) -> TracePair:
+        base, head = ([self.trace(*each) for _ in range(TRACES)] for each in ((), more))
+        return TracePair(base, head)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_rank_that_others_wait_for_is_named(ranks: int, on_gpu: bool) -> None:
+    pair = Spread(1, ranks=ranks, on_gpu=on_gpu).pair(0, 1000)
+    first = explanation_of(pair.clues(), traces=pair, effect=slower(1)).causes[0]
+    assert (first.name, first.what, first.leaning) == ("rank 1", "µs a step by itself", 1)
+    assert float(first.after or 0) - float(first.before or 0) == pytest.approx(1000, rel=0.05)
+    others = "rank 0 waits" if ranks == 2 else "rank 0 and rank 2 and rank 3 wait"
+    assert first.sentence.startswith("Rank 1 takes ")
+    assert first.sentence.endswith(f", and {others} for it")
+    # The other way round, they wait less.
+    back = TracePair(*[[Spread(2).trace(0, us) for _ in range(TRACES)] for us in (1000, 0)])
+    [told] = back.slow_rank()
+    assert told.leaning == -1
+    assert " less by itself (" in told.sentence
+    assert told.sentence.endswith("and rank 0 waits less for it")
+
+
+def test_no_rank_is_named_where_all_are_as_before_or_slower_alike() -> None:
+    for seed in range(10):
+        for more in ((), (1000, 1000)):
+            names = [one.name for one in Spread(seed).pair(*more).clues()]
+            assert not any(name.startswith("rank") for name in names)
