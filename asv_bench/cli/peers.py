@@ -14,6 +14,7 @@ from asv_bench.output.console import print_sentences
 from asv_bench.output.record import require_writable
 from asv_bench.peers.contest import Contesting, contests_of, find_peers
 from asv_bench.process.machine import chosen_device
+from asv_bench.run.settings import WorkloadFlags
 from asv_bench.session.options import MOST, Outputs, RunningOptions
 from asv_bench.workloads.named import HEADLINE_WORKLOADS, workloads_named
 
@@ -30,18 +31,12 @@ def peers(
             "(default: every engine that this interpreter can import).",
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Hub id, folder or random:NAME (default: the workload's own)."),
-    ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Sequences that run at once.")] = None,
-    prompt_len: Annotated[int | None, typer.Option(min=1, help="Tokens of a prompt.")] = None,
-    new_tokens: Annotated[int | None, typer.Option(min=1, help="New tokens of each.")] = None,
     rounds: Annotated[
         int, typer.Option(min=1, max=MOST, help="Lives of each engine that count.")
     ] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Scaled-down workloads.")] = False,
     *,
+    asked: WorkloadFlags,
     how: RunningOptions,
     folder: Annotated[
         Path | None,
@@ -62,32 +57,33 @@ def peers(
 
     Every engine loads one checkpoint from disk and gets the same prompts as token ids; each
     generates greedily to fixed lengths, in processes of its own that take turns on one GPU. A
-    process runs all workloads of one model. Exit codes: 0 peers were measured; 1 no peer gave a
-    figure; 2 refused; 5 there is none here; 130 interrupted, and the same command goes on.
+    process runs all workloads of one model. On several GPUs, or in eight bits, vLLM alone runs
+    beside kvtrail's. Exit codes: 0 peers were measured; 1 no peer gave a figure; 2 refused; 5
+    there is none here; 130 interrupted, and the same command goes on.
     """
     require_writable(svg)
     device = chosen_device("auto")
-    works = [
-        (
-            (one.quick() if quick else one).shaped(batch, batch, prompt_len, new_tokens),
-            model or one.default_model(device, is_quick=quick),
-            "auto" if model else one.default_dtype(device),
-        )
-        for one in workloads_named(workloads)
-    ]
-    engines, absent = find_peers(peer or ())
+    sizes = asked.batch, asked.batch, asked.prompt_len, asked.new_tokens
+    named = workloads_named(workloads)
+    works = [(one.quick() if quick else one).shaped(*sizes) for one in named]
+    ran = [asked.engine(one, device, is_quick=quick) for one in named]
+    options = asked.beside_model()
+    engines, absent = find_peers(peer or (), options)
     print_sentences(files.console, absent)
     if len(engines) < 2:
         raise NothingMeasured(
             "none of these engines is here; name its Python with --peer NAME=PYTHON."
         )
     with tempfile.TemporaryDirectory(prefix="kvtrail-", dir=folder) as scratch:
-        contests = contests_of(works, engines, Path(scratch).absolute())
+        contests = contests_of(
+            zip(works, ran, strict=True), engines, Path(scratch).absolute(), options
+        )
         settings = {
-            "workloads": [asdict(one) for one, *_ in works],
-            "models": [of_one for _, of_one, _ in works],
+            "workloads": list(map(asdict, works)),
+            "models": [one["model"] for one in ran],
             "engines": list(engines),
             "rounds": rounds,
+            **options,
         }
         session = Contesting(settings, contests, absent, svg)
         session.with_options(files, how).answer()

@@ -88,6 +88,7 @@ class Contest:
     model: str
     dtype: str
     engines: Mapping[str, str]  # their interpreters by name, kvtrail's first
+    options: Mapping[str, Any]  # of all of them, as `WorkloadFlags.beside_model` says
     # Milliseconds that reading the bytes of a decode step takes, by workload; None on the CPU, and
     # lacking before `prepare`.
     floors_ms: Mapping[str, float | None] = field(init=False, default_factory=dict)
@@ -197,7 +198,7 @@ def _times(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -
     return {"estimate": estimate, "low": low, "high": high, "confidence": confidence}
 
 
-def find_peers(wanted: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def find_peers(wanted: Sequence[str], options: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """The interpreters of the engines that can run, by name, and a sentence for each other.
 
     `wanted` are names, or NAME=INTERPRETER for one that another Python has; empty: every engine
@@ -215,12 +216,15 @@ def find_peers(wanted: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             raise Refused(f"{path}, which is to run {name}, is no file; name a Python interpreter.")
     interpreters, absent = {}, []
     for name in filter(named.__contains__, KINDS):
+        if (asked := " and ".join(options)) and name not in (KVTRAIL, "vllm"):
+            absent.append(f"{name}: left out, as it is not asked for {asked}")
+            continue
         _, package = KINDS[name]
         # It is not imported, which takes many seconds.
         question = f"import sys, importlib.util as u; sys.exit(u.find_spec({package!r}) is None)"
         # Outside of any folder whose packages could be taken for it.
-        asked = subprocess.run([named[name], "-P", "-c", question], capture_output=True, cwd="/")
-        if asked.returncode == 0:
+        answer = subprocess.run([named[name], "-P", "-c", question], capture_output=True, cwd="/")
+        if answer.returncode == 0:
             interpreters[name] = named[name]
         else:
             absent.append(f"{name}: absent, its Python has no package {package}")
@@ -228,19 +232,23 @@ def find_peers(wanted: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def contests_of(
-    works: Iterable[tuple[Workload, str, str]], engines: Mapping[str, str], folder: Path
+    works: Iterable[tuple[Workload, Mapping[str, Any]]],
+    engines: Mapping[str, str],
+    folder: Path,
+    options: Mapping[str, Any],
 ) -> list[Contest]:
-    """Contests below a folder, of workloads that are to be run with a model in a dtype.
+    """Contests below a folder, of workloads and what they are run with, as `EngineConfig` has it.
 
     Of one model they share a start; where requests wait for others only those of one batch, as a
     larger batch makes no difference elsewhere.
     """
     groups: dict[tuple[str, str, int], list[Workload]] = {}
-    for workload, model, dtype in works:
+    for workload, engine in works:
         batch = workload.batch_size if workload.waves > 1 else 0
-        groups.setdefault((model, dtype, batch), []).append(workload)
+        key = engine["model"], engine.get("dtype", "auto"), batch
+        groups.setdefault(key, []).append(workload)
     return [
-        Contest(folder / f"contest-{number}", workloads, model, dtype, engines)
+        Contest(folder / f"contest-{number}", workloads, model, dtype, engines, options)
         for number, ((model, dtype, _), workloads) in enumerate(groups.items())
     ]
 
@@ -257,7 +265,8 @@ def prepare(contests: Sequence[Contest], device: str) -> None:
         place = alike[0].folder.with_name(f"model-{number}")
         tasks = {str(one.folder / TASK): [asdict(work) for work in one.workloads] for one in alike}
         asked = {"model": model, "dtype_name": dtype, "device_name": device, "folder": str(place)}
-        told = apart(f"{model} cannot be put on disk", put_on_disk, **asked, workloads=tasks)
+        more = {"workloads": tasks, "options": {**alike[0].options}}
+        told = apart(f"{model} cannot be put on disk", put_on_disk, **asked, **more)
         for one in alike:
             one.dtype, one.floors_ms = told["dtype"], told["floors_ms"]
 
@@ -269,7 +278,7 @@ def peers_subject(contests: Sequence[Contest]) -> DeclaredSubject:
         name="peers",
         measure=f'exec "$(cat "${_PLACE}/$KVTRAIL_LABEL")" {_LIFE} {task}',
         timeout_s=3600.0,
-        devices=1 if has_cuda_gpu() else None,
+        devices=contests[0].options.get("tensor_parallel_size", 1) if has_cuda_gpu() else None,
         # Nothing is to be fetched: the model is a folder. Nor is anything to be reported: vLLM
         # looks at the machine for that, in a thread beside what is measured.
         env={

@@ -41,6 +41,7 @@ def put_on_disk(
     device_name: str,
     folder: str,
     workloads: Mapping[str, Sequence[Mapping[str, Any]]],
+    options: Mapping[str, Any] | None = None,  # of the engines
 ) -> dict[str, Any]:
     """Write a built-in model, or find any other, and a task for each file of `workloads`.
 
@@ -63,9 +64,13 @@ def put_on_disk(
         _write(spec, random_weights(spec, seed=0, device=device, dtype=dtype), word, place)
     bandwidth = read_bandwidth(device_name)
     floors: dict[str, float | None] = {}
+    options = options or {}
     for file, told in workloads.items():
         of_task = msgspec.convert(told, list[Workload])
-        floors |= {one.name: one.floor_ms(spec, word, bandwidth) for one in of_task}
+        is_fp8, ranks = options.get("quantization") == "fp8", options.get("tensor_parallel_size", 1)
+        for one in of_task:
+            floor = one.floor_ms(spec, word, bandwidth, is_fp8=is_fp8)
+            floors[one.name] = floor and floor / ranks
         # Of each number the largest; None, which limits nothing, where any workload has it.
         settings = [one.engine_settings() for one in of_task]
         values = {key: [one[key] for one in settings] for key in settings[0]}
@@ -82,6 +87,7 @@ def put_on_disk(
             batch=max(one.batch_size for one in of_task),
             max_length=max(one.max_length for one in of_task),
             engine={key: None if None in of_all else max(of_all) for key, of_all in values.items()},
+            options=dict(options),
             warmups=WARMUPS,
             windows=WINDOWS,
         )

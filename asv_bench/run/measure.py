@@ -165,8 +165,7 @@ class Measurement:
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
         bandwidth = None if mode == "naive" else self.bandwidth
         is_fp8 = self._settings.engine.get("quantization") == "fp8"
-        sizes = self._engine.model_config
-        floor = workload.floor_ms(sizes, self._dtype, bandwidth, is_fp8=is_fp8)
+        floor = workload.floor_ms(self._engine.model_config, self._dtype, bandwidth, is_fp8=is_fp8)
         # Each reads its part of the weights and the cache. Older engines have none.
         ranks: list[Any] = getattr(self._engine, "rank_memory", list)()
         floor = floor and floor / max(1, len(ranks))

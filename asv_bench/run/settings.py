@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -78,6 +77,11 @@ class ModelFlags:
         own |= {} if self.model else {"dtype": named.default_dtype(device)}
         return own | given(self, ModelFlags)
 
+    def beside_model(self) -> dict[str, Any]:
+        """What is asked for besides the model and its type, which vLLM calls the same."""
+        told = given(self, ModelFlags).items()
+        return {name: value for name, value in told if name not in ("model", "dtype")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadFlags(ModelFlags):
@@ -105,19 +109,18 @@ class EngineWorkload(WorkloadFlags):
     @property
     def name(self) -> str:
         """In one word, for records and folders: figures of other engines are kept elsewhere."""
-        told = given(self, ModelFlags).items()
-        changes = [f"-{name}-{value}" for name, value in told if name not in ("model", "dtype")]
+        changes = (f"-{name}-{value}" for name, value in self.beside_model().items())
         return f"kvtrail-{self.workload}{''.join(changes)}"
 
     def options(self) -> list[str]:
         """The options that name it, with their values."""
-        return words_of(given(self, EngineWorkload))
+        return words_of(self, EngineWorkload)
 
     def line(self) -> str:
         """The command that measures it."""
         words = [sys.executable, "-P", "-m", RULER, "run", self.named.name, "--quiet"]
         words += ["--repeat-runs", str(RUNS), *([] if has_cuda_gpu() else ["--quick"])]
-        words += words_of(given(self, WorkloadFlags))
+        words += words_of(self, WorkloadFlags)
         return f'{shlex.join(words)} --json "$KVTRAIL_RESULT"'
 
 
@@ -282,9 +285,10 @@ def given(flags: Any, kind: type[ModelFlags | SamplingFlags]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def words_of(flags: Mapping[str, Any]) -> list[str]:
-    """Flags as they are typed."""
-    return [word for name in flags for word in (f"--{name.replace('_', '-')}", str(flags[name]))]
+def words_of(flags: Any, kind: type[ModelFlags]) -> list[str]:
+    """The same as they are typed."""
+    told = given(flags, kind)
+    return [word for name in told for word in (f"--{name.replace('_', '-')}", str(told[name]))]
 
 
 def _refuse_what_cannot_be(flags: RunFlags) -> None:

@@ -47,6 +47,7 @@ class PeerTask:
     batch: int  # requests at once, at most
     max_length: int  # tokens of a request, at most
     engine: dict[str, Any]  # what the workloads fix of kvtrail's own engine
+    options: dict[str, Any]  # what every engine is asked for that takes part, such as ranks
     warmups: int
     windows: int
 
@@ -90,7 +91,7 @@ def load_kvtrail(task: PeerTask) -> Driver:
     from engine import Engine, EngineConfig, SamplingParams
 
     config = {"model": task.model, "device": task.device, "dtype": task.dtype, **task.engine}
-    engine = Engine(EngineConfig(**config))
+    engine = Engine(EngineConfig(**config, **task.options))
 
     def run(prompts: Ids, new_tokens: list[int]) -> Iterable[Sequence[int]]:
         params = [SamplingParams(max_new_tokens=count, ignore_eos=True) for count in new_tokens]
@@ -171,6 +172,7 @@ def load_vllm(task: PeerTask) -> Driver:
         max_model_len=task.max_length,
         max_num_seqs=task.batch,
         seed=0,
+        **task.options,
     )
 
     greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}
@@ -325,7 +327,7 @@ def live(label: str, task: PeerTask) -> dict[str, Any]:
         "figures": figures,
         "tokens": tokens,
         "failed": failed,
-        "settings": peer.settings,
+        "settings": ", ".join([peer.settings, *map("{0[0]} {0[1]}".format, task.options.items())]),
         "chosen": chosen,
         "versions": versions,
     }

@@ -44,7 +44,7 @@ def drivers_and_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def task_in(folder: Path, model: str = "random:gpt2-tiny") -> PeerTask:
     """A task that is in a file there, too."""
     file = folder / "task.json"
-    put_on_disk(model, "auto", "cpu", str(folder / "model"), {str(file): [asdict(MIXED)]})
+    put_on_disk(model, "auto", "cpu", str(folder / "model"), {str(file): [asdict(MIXED)]}, {})
     task = replace(PeerTask.read(str(file)), warmups=0, windows=1)
     file.write_text(json.dumps(asdict(task)))
     return task
@@ -224,6 +224,24 @@ def test_other_projects_are_asked_for_the_same_work(
         assert MIXED.new_tokens in (params.get("max_tokens"), params.get("max_new_tokens"))
 
 
+def test_ranks_and_eight_bits_are_asked_of_kvtrail_and_of_vllm_by_their_own_flags(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = {"tensor_parallel_size": 2, "quantization": "fp8"}
+    task = replace(task_in(tmp_path, "random:qwen3-tiny"), options=options)
+    told = live("kvtrail", task)
+    assert told["settings"].endswith(", tensor_parallel_size 2, quantization fp8")
+    monkeypatch.setattr(sys.modules[__name__], "task_in", lambda _: task)
+    facts, peer = live_with(monkeypatch, tmp_path, "vllm")
+    assert peer.told.items() >= options.items()
+    assert facts["settings"].endswith(", tensor_parallel_size 2, quantization fp8")
+    # Others cannot be asked for it.
+    vllm = python_of(tmp_path, "")
+    found, absent = find_peers([f"vllm={vllm}", "torch"], {"tensor_parallel_size": 2})
+    assert [*found] == ["kvtrail", "vllm"]
+    assert absent == ["torch: left out, as it is not asked for tensor_parallel_size"]
+
+
 def test_a_run_that_is_cut_short_is_no_measurement(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -242,13 +260,13 @@ def python_of(folder: Path, vllm: str) -> str:
 
 def test_peers_are_found_by_name_or_by_their_interpreter(tmp_path: Path) -> None:
     other = python_of(tmp_path, "raise RuntimeError('not to be imported')")
-    interpreters, absent = find_peers(["torch", f"vllm={other}", f"sglang={other}"])
+    interpreters, absent = find_peers(["torch", f"vllm={other}", f"sglang={other}"], {})
     assert interpreters == {**dict.fromkeys(("kvtrail", "torch"), sys.executable), "vllm": other}
     assert absent == ["sglang: absent, its Python has no package sglang"]
     with pytest.raises(Refused, match="no peer 'vlm'; there are kvtrail, transformers-dynamic"):
-        find_peers(["vlm"])
+        find_peers(["vlm"], {})
     with pytest.raises(Refused, match="nowhere, which is to run vllm, is no file"):
-        find_peers(["vllm=nowhere"])
+        find_peers(["vllm=nowhere"], {})
     done = CliRunner().invoke(build_app(), ["peers", "--quick", "--peer", "sglang"])
     assert isinstance(done.exception, NothingMeasured)
     assert "sglang: absent" in done.output
