@@ -429,10 +429,9 @@ class Lives:
         """What a check's command says of a result, for most after a first, unmeasured life."""
         metric = self._metrics[name]
         if (key := (metric.score, result)) not in self._scores:
-            job = Job(
-                metric.score, setting.laid.tree, setting.variables, setting.cores, given=result
-            )
-            self._scores[key] = setting.processes.answer(job, self._work.table.timeout_s)
+            at, table = (setting.laid.tree, setting.variables, setting.cores), self._work.table
+            job = Job(metric.score, *at, table.preload, given=result)
+            self._scores[key] = setting.processes.answer(job, table.timeout_s)
         found = self._scores[key]
         # By checks, whatever their point of load.
         found = found.get(name.partition("@")[0]) if isinstance(found, dict) else found

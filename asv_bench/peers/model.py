@@ -20,6 +20,7 @@ from asv_bench.measure.processes import run_apart
 from asv_bench.memory import read_bandwidth
 from asv_bench.output.record import write_json
 from asv_bench.peers.lives.life import Demand, Ids, PeerTask
+from asv_bench.subjects.subject_file import SUBJECT
 from asv_bench.workloads.named import Workload
 
 if TYPE_CHECKING:
@@ -234,6 +235,8 @@ def apart(failing: str, function: Callable[..., Any], **arguments: Any) -> Any:
 
 def main() -> None:
     """Call a function as $KVTRAIL_RESULT says, where it leaves what it gives, or a sentence."""
+    if root := os.environ.get(SUBJECT):
+        sys.path.insert(0, root)  # the engine beside the ruler, whatever that of a commit is
     from engine.errors import KvtrailError
 
     file, function = Path(os.environ["KVTRAIL_RESULT"]), _APART[sys.argv[1]]

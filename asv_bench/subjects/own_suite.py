@@ -221,10 +221,10 @@ class EngineRuns(EngineSubject):
 
 def _likelihoods() -> dict[str, CheckTable]:
     """Checks in half precision, where close scores go either way, whatever computes them."""
-    # With the engine beside the ruler, whatever a commit's is.
-    line = f'cd "${SUBJECT}" && exec {shlex.quote(sys.executable)} -m asv_bench.peers.model score'
+    line = f"{shlex.quote(sys.executable)} -P -m asv_bench.peers.model score"
     table = partial(CheckTable, "results.ids", must="not-worse", score=line)
-    return {"argmax": table(tolerance=0.05), "largest_gap": table(better="lower", tolerance=1.0)}
+    # Between two ways to round, largest gaps of thousands of tokens differ by about one.
+    return {"argmax": table(tolerance=0.05), "largest_gap": table(better="lower", tolerance=3.0)}
 
 
 @dataclass
