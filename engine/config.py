@@ -13,6 +13,7 @@ _DEVICES = ("auto", "cpu", "cuda")
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _DECODE_MODES = ("auto", "eager", "graph")
 _ADMISSIONS = ("fifo", "pack")
+_MOST_TOKENS = 2**31 - 1
 _MOST_IN_FLIGHT = 8  # with a step's two launches, well below the slots of a row's tokens
 _MOST_THREADS = 1024
 
@@ -65,6 +66,11 @@ class EngineConfig:
     prefill_max_tokens
         Prompt tokens computed per step at most; longer prompts are prefilled in chunks.
         None: 8192, which bounds the memory of activations.
+    mixed_prefill_tokens
+        Prompt tokens that share a launch with a decode step of the running requests, where both are
+        to be done: who runs waits for a piece of the newcomers' prompts, and weights are read once.
+        Where many wait, a quarter of the tokens that a step can compute. 0: each has a launch of
+        its own. Not with `decode_first`.
     prefill_max_batch_size
         Sequences in one prefill launch at most. None: `max_batch_size`.
     max_active_requests
@@ -118,6 +124,7 @@ class EngineConfig:
     admission_lookahead: int = 8
     force_fifo_every: int = 4
     prefill_max_tokens: int | None = None
+    mixed_prefill_tokens: int = 0
     prefill_max_batch_size: int | None = None
     max_active_requests: int | None = None
     max_inflight_requests: int | None = None
@@ -163,11 +170,19 @@ class EngineConfig:
             if getattr(self, name) is not None:
                 self._keep_positive(name)
         self._keep_within("steps_in_flight", 0, _MOST_IN_FLIGHT)
+        self._keep_within("mixed_prefill_tokens", 0, _MOST_TOKENS)
+        if self.mixed_prefill_tokens is None:
+            raise ConfigError("mixed_prefill_tokens is None; 0 is none.")
         self._keep_within("threads", 1, _MOST_THREADS)
         for name in ("prefix_cache", "decode_first", "fuse"):
             if not is_truth_value(getattr(self, name)):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
             self._keep(name, bool(getattr(self, name)))
+        if self.decode_first and self.mixed_prefill_tokens:
+            raise ConfigError(
+                "decode_first launches a step before prompts, and mixed_prefill_tokens both "
+                "together; give one of them."
+            )
         seed = whole_number(self.seed)
         if seed is None:
             raise ConfigError(f"seed is {self.seed!r}; it must be a whole number.")

@@ -363,8 +363,7 @@ class _Address:
         """The code that it answers with; None where there is no answer, or no HTTP."""
         try:
             with _OPENER.open(str(self), timeout=_ANSWER_SECONDS) as answer:
-                code: int = answer.status
-                return code
+                return int(answer.status)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code

@@ -140,6 +140,7 @@ class EngineFlags(ModelFlags):
     admission_lookahead: Annotated[int | None, _engine("Requests pack sees.", *_LOOK_AHEAD)] = None
     force_fifo_every: Annotated[int | None, _engine("Rounds of pack.", *_FORCED_FIFO)] = None
     prefill_max_tokens: Annotated[int | None, _engine("Prompt tokens a step at most.")] = None
+    mixed_prefill_tokens: Annotated[int | None, _engine("Tokens with a step in a launch.")] = None
     prefill_max_batch_size: Annotated[int | None, _engine("Sequences in one prefill.")] = None
     max_active_requests: Annotated[int | None, _engine("Requests that hold a row at once.")] = None
     max_inflight_requests: Annotated[int | None, _engine("Unfinished at most.", least=1)] = None

@@ -83,10 +83,9 @@ class LeadingWorker(Worker):
 
     def sample_prompts(self, plan: PrefillPlan, computed: ComputedPrompts) -> bool:
         """As `ModelRunner.sample_prompts`."""
-        completed = plan.completed
-        if not completed:
+        count, is_drawn = plan.num_sampled, draws_any(plan)
+        if not count:
             return False
-        count, is_drawn = len(completed), draws_any(completed)
         with self._ranks.attending():
             self._ranks.tell("sample", count, is_drawn)
             self.runner.sample(computed, count, is_drawn=is_drawn)

@@ -20,6 +20,7 @@ from engine.parallel.ranks import Ranks
 from engine.requests.request import FinishReason, Request
 from engine.requests.token_batch import TokenBatch, TokenNote
 from engine.running.recipients import Recipients
+from engine.scheduling.plans import DecodePlan, FedRows, PrefillPlan
 from engine.scheduling.rows import RowIndex, Rows
 from engine.scheduling.scheduler import Scheduler, most_prefill_tokens
 from engine.worker.ranges import span
@@ -29,6 +30,10 @@ from engine.worker.worker import Worker
 _STEPS_IN_FLIGHT_ON_CUDA = 3
 """Launches whose tokens the host has not seen, by default: enough that the device does not wait
 when the host pauses for a moment."""
+
+
+_SHARE = 4
+"""Where many prompts wait, a launch that steps share has one in so many of a round's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,7 @@ class StepLoop:
             self._drain,
             enter_limit=self.worker.runner.enter_limit,
         )
+        self._mixed_tokens = config.mixed_prefill_tokens
         self._in_flight: deque[_Launch] = deque()
         self._recipients: Recipients | None = None
         self.unfinished: dict[int, Request] = {}
@@ -132,17 +138,44 @@ class StepLoop:
 
     def _launch(self) -> bool:
         """Launch a prefill and a decode step, where there is work; returns whether any was."""
-        first, second = self._launch_prefill, self._launch_decode
+        scheduler = self.scheduler
+        if self._mixed_tokens and scheduler.has_prompts:
+            return self._launch_mixed()
         if self._decode_first:
-            first, second = second, first
-        return first() | second()
+            return self._launch_decode() | self._launch_prefill()
+        return self._launch_prefill() | self._launch_decode()
 
-    def _launch_prefill(self) -> bool:
+    def _launch_mixed(self) -> bool:
+        """Launch a decode step with a part of the prompts, or each by itself where that must be."""
         with span("schedule"):
-            plan = self.scheduler.plan_prefill()
+            step = self.scheduler.plan_decode()
+            fed = None if step is None else FedRows.of(step, self.rows)
+            most = self.scheduler.prefill_max_tokens
+            room = most - (0 if fed is None else len(fed.rows))
+            asked = self.scheduler.num_prompt_tokens(most) // _SHARE
+            # Without a step nobody waits for the prompts but those that come behind them.
+            least = self._mixed_tokens if step is not None else 2 * self._mixed_tokens
+            plan = self.scheduler.plan_prefill(min(max(least, asked), room) if room > 0 else None)
+        if step is not None and fed is not None and room > 0 and plan is not None and plan.chunks:
+            return self._launch_prefill(replace(plan, fed=fed), step)
+        launched = step is not None and self._launch_decode(step)
+        return (plan is not None and self._launch_prefill(plan)) | launched
+
+    def _launch_prefill(
+        self, plan: PrefillPlan | None = None, step: DecodePlan | None = None
+    ) -> bool:
+        """Launch a prefill, planned here unless it has been; it may feed the rows of a step."""
+        if plan is None:
+            with span("schedule"):
+                plan = self.scheduler.plan_prefill()
             if plan is None:
                 return False
+        stepping: npt.NDArray[np.intp] = np.empty(0, np.intp) if step is None else step.rows
         try:
+            if step is not None:
+                if step.copies:
+                    self.worker.copy_blocks(step.copies)
+                self.worker.send_rows()
             if plan.copies:
                 self.worker.copy_blocks(plan.copies)
             # The device begins before the host has staged the rows, which only sampling reads.
@@ -150,6 +183,7 @@ class StepLoop:
         except torch.OutOfMemoryError:
             self.scheduler.commit(replace(plan, chunks=[]))
             failed = [chunk.request for chunk in plan.chunks]
+            failed += map(self.rows.holder, stepping.tolist())
             # The copies may have been for those that only enter.
             self._fail(failed + plan.entering if plan.copies else failed)
             return False
@@ -164,16 +198,18 @@ class StepLoop:
             if self.rows.num_shaped:
                 self.worker.shape_prompts(plan, computed)
         except torch.OutOfMemoryError:
-            self._fail([chunk.request for chunk in plan.chunks])
+            failed = [chunk.request for chunk in plan.chunks]
+            self._fail([*failed, *map(self.rows.holder, stepping.tolist())])
             return False
         if is_sampled:
-            rows = [chunk.request.row for chunk in plan.chunks if chunk.completes_prompt]
-            self._track(np.array(rows, np.intp))
+            rows = [request.row for request in plan.completed]
+            self._track(np.concatenate((np.array(rows, np.intp), stepping)))
         return True
 
-    def _launch_decode(self) -> bool:
-        with span("schedule"):
-            plan = self.scheduler.plan_decode()
+    def _launch_decode(self, plan: DecodePlan | None = None) -> bool:
+        if plan is None:
+            with span("schedule"):
+                plan = self.scheduler.plan_decode()
             if plan is None:
                 return False
         try:

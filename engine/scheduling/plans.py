@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.kv.blocks import BatchAppend, BlockCopy
-from engine.kv.integrity import IndexArray
+from engine.kv.integrity import IndexArray, Int32Array
 from engine.requests.request import Request
 from engine.scheduling.rows import RowIndex, RowPlace, Rows, place_of
 
@@ -26,21 +26,57 @@ class PrefillChunk(NamedTuple):
         return self.end == self.request.num_known_tokens
 
 
+class FedRows(NamedTuple):
+    """Running rows whose last tokens, which the device alone may know, a prefill feeds.
+
+    `rows` ascending; of each the token's place in its sequence, `positions` int32, and its row of
+    the block table, `block_tables` int32 [rows, columns]. `is_drawn` where some of them sample,
+    `shaped` those that ask more of their logits, None where none does.
+    """
+
+    rows: RowIndex
+    positions: Int32Array
+    block_tables: Int32Array
+    is_drawn: bool
+    shaped: RowIndex | None
+
+    @classmethod
+    def of(cls, step: DecodePlan, rows: Rows) -> FedRows | None:
+        """Those of a step that has been planned; None where it feeds known tokens."""
+        if len(step.sampling) < len(step.rows):
+            return None
+        fed = step.rows
+        positions = rows.length[fed] - 1
+        return cls(fed, positions, rows.block_table[fed], step.is_sampled, step.shaped)
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillPlan:
     """Chunks to compute together, and the block copies that must come before them.
 
     `entering` are admitted requests of which so little is left to compute that decode steps do it.
+    `fed` are running rows that take a step in the same launch.
     """
 
     chunks: list[PrefillChunk]
     entering: list[Request]
     copies: list[BlockCopy]
+    fed: FedRows | None = None
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all chunks."""
-        return sum(chunk.end - chunk.start for chunk in self.chunks)
+        """Tokens of all chunks, and of the rows that are fed."""
+        return sum(chunk.end - chunk.start for chunk in self.chunks) + self.num_fed
+
+    @property
+    def num_fed(self) -> int:
+        """Rows that are fed."""
+        return 0 if self.fed is None else len(self.fed.rows)
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens that are sampled after it: of completed prompts, and of rows that are fed."""
+        return len(self.completed) + self.num_fed
 
     @property
     def completed(self) -> list[Request]:

@@ -9,6 +9,7 @@ are freed and which is computed again later. Nothing is lost, and a full cache i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -100,9 +101,24 @@ class Scheduler:
         self._blocked = BlockedRequests(blocks, self.prefix_cache)
         self._alike: AlikeSteps | None = None
 
-    def plan_prefill(self) -> PrefillPlan | None:
-        """Continue begun prompts and admit waiting ones, within the step's token budget."""
-        budget = self.prefill_max_tokens
+    @property
+    def has_prompts(self) -> bool:
+        """Whether there are prompts, begun or waiting, that are not computed."""
+        return bool(self.waiting or self._prefilling)
+
+    def num_prompt_tokens(self, most: int) -> int:
+        """Tokens of begun and waiting prompts that are not computed, counted up to about `most`."""
+        count = 0
+        for request in chain(self._prefilling, self.waiting.values()):
+            count += request.num_uncomputed
+            if count >= most:
+                break
+        return count
+
+    def plan_prefill(self, budget: int | None = None) -> PrefillPlan | None:
+        """Continue begun prompts and admit waiting ones, within a budget of tokens; by default the
+        step's."""
+        budget = budget or self.prefill_max_tokens
         self._num_promised = 0
         chunks: list[PrefillChunk] = []
         admitted: list[Request] = []

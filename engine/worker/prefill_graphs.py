@@ -83,9 +83,9 @@ class _Bucket:
     hidden: torch.Tensor
     greedy: dict[int, torch.cuda.CUDAGraph]
 
-    def sampling(self, num_completed: int) -> torch.cuda.CUDAGraph:
-        """What samples for so many completed prompts, and for no more than it must."""
-        return next(graph for most, graph in self.greedy.items() if num_completed <= most)
+    def sampling(self, count: int) -> torch.cuda.CUDAGraph:
+        """What samples so many tokens, and no more than it must."""
+        return next(graph for most, graph in self.greedy.items() if count <= most)
 
 
 class PrefillGraphs:
@@ -134,7 +134,7 @@ class PrefillGraphs:
             self._staging.copy(prompts.numbers, self._packed[: bucket.shape.size])
         with span("forward"):
             bucket.graph.replay()
-        greedy = bucket.sampling(prompts.num_completed)
+        greedy = bucket.sampling(prompts.num_sampled)
         return ComputedPrompts(bucket.inputs, bucket.hidden, greedy)
 
     def _capture(self, shapes: list[PrefillShape]) -> list[_Bucket]:

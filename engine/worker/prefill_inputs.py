@@ -26,9 +26,10 @@ class PrefillInputs(Generic[Array]):
     """A prefill's int32 arrays; T tokens of N sequences, in at most C blocks each.
 
     `token_ids`, `positions`, `block_index`, `block_offset` [T]; `block_tables` [N, C];
-    `context_lens` [N]; `query_start_loc` [N + 1]; and, of the sequences whose prompt is completed,
-    from the first place on, `sampled_tokens`, which of the T tokens is their last, `sampled_rows`,
-    `sampled_positions` [N]; all further places repeat the first.
+    `context_lens` [N]; `query_start_loc` [N + 1]; and, of the sequences whose prompt is completed
+    and then of rows that are fed, from the first place on, `sampled_tokens`, which of the T tokens
+    is their last, `sampled_rows`, `sampled_positions` [N]; all further places repeat the first. The
+    token of a row that is fed is -1 - row: the device has it.
     """
 
     token_ids: Array
@@ -46,12 +47,12 @@ class PrefillInputs(Generic[Array]):
 class PackedPrompts(NamedTuple):
     """A plan as it is sent to the device: its arrays one after another, and their shape.
 
-    `num_completed` are the prompts that it completes.
+    `num_sampled` are the tokens that are sampled after it.
     """
 
     shape: PrefillShape
     numbers: Int32Array
-    num_completed: int
+    num_sampled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,9 @@ class PrefillShape:
     def of(cls, plan: PrefillPlan, block_size: int) -> PrefillShape:
         """The shape that holds the plan without padding."""
         longest = max(chunk.end for chunk in plan.chunks)
-        return cls(plan.num_tokens, len(plan.chunks), -(-longest // block_size))
+        if plan.fed is not None:
+            longest = max(longest, int(plan.fed.positions.max()) + 1)
+        return cls(plan.num_tokens, len(plan.chunks) + plan.num_fed, -(-longest // block_size))
 
     @property
     def size(self) -> int:
@@ -89,7 +92,7 @@ class PrefillShape:
 
     def packed(self, plan: PrefillPlan, block_size: int) -> PackedPrompts:
         """The plan in arrays of this shape."""
-        return PackedPrompts(self, self.pack(plan, block_size), len(plan.completed))
+        return PackedPrompts(self, self.pack(plan, block_size), plan.num_sampled)
 
     def pack(self, plan: PrefillPlan, block_size: int) -> Int32Array:
         """The plan's arrays one after another, int32 [size]."""
@@ -108,11 +111,14 @@ class PrefillShape:
 
 
 def _fill_sequences(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_size: int) -> None:
-    """Where each sequence's chunk and blocks are; those without a chunk are empty."""
-    chunks = plan.chunks
-    count = len(chunks)
+    """Where each sequence's chunk and blocks are, and each fed row's token; others are empty."""
+    chunks, fed = plan.chunks, plan.fed
     starts = np.array([chunk.start for chunk in chunks], np.int32)
     ends = np.array([chunk.end for chunk in chunks], np.int32)
+    if fed is not None:
+        starts = np.concatenate((starts, fed.positions))
+        ends = np.concatenate((ends, fed.positions + 1))
+    count = len(ends)
     arrays.context_lens[:count] = ends
     np.cumsum(ends - starts, out=arrays.query_start_loc[1 : count + 1])
     arrays.query_start_loc[count + 1 :] = plan.num_tokens
@@ -120,23 +126,28 @@ def _fill_sequences(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_
     arrays.block_tables.fill(NO_BLOCK)
     num_blocks = -(-ends // block_size)
     is_used = np.arange(arrays.block_tables.shape[1]) < num_blocks[:, None]
-    arrays.block_tables[:count][is_used] = np.fromiter(
+    arrays.block_tables[: len(chunks)][is_used[: len(chunks)]] = np.fromiter(
         chain.from_iterable(
             chunk.request.block_ids[:used]
-            for chunk, used in zip(chunks, num_blocks.tolist(), strict=True)
+            for chunk, used in zip(chunks, num_blocks[: len(chunks)].tolist(), strict=True)
         ),
         np.int32,
     )
+    if fed is not None:
+        tables = fed.block_tables[:, : arrays.block_tables.shape[1]]
+        arrays.block_tables[len(chunks) : count][is_used[len(chunks) :]] = tables[
+            is_used[len(chunks) :, : tables.shape[1]]
+        ]
 
 
 def _fill_tokens(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_size: int) -> None:
     """What each token is and where it is stored; `_fill_sequences` comes before."""
-    count, num_columns = len(plan.chunks), arrays.block_tables.shape[1]
+    count, num_columns = len(plan.chunks) + plan.num_fed, arrays.block_tables.shape[1]
     used = slice(plan.num_tokens)
-    np.concatenate(
-        [chunk.request.known_tokens[chunk.start : chunk.end] for chunk in plan.chunks],
-        out=arrays.token_ids[used],
-    )
+    known = [chunk.request.known_tokens[chunk.start : chunk.end] for chunk in plan.chunks]
+    if plan.fed is not None:
+        known.append((-1 - plan.fed.rows).astype(np.int32))
+    np.concatenate(known, out=arrays.token_ids[used])
     first_tokens = arrays.query_start_loc[:count]
     lengths = arrays.query_start_loc[1 : count + 1] - first_tokens
     positions = np.arange(plan.num_tokens, dtype=np.int32)
@@ -152,13 +163,16 @@ def _fill_tokens(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_siz
 
 def _fill_sampled(arrays: PrefillInputs[Int32Array], plan: PrefillPlan) -> None:
     """Whose next token is sampled; `_fill_sequences` comes before."""
-    completed = [index for index, chunk in enumerate(plan.chunks) if chunk.completes_prompt]
-    if not completed:
+    sampled = [index for index, chunk in enumerate(plan.chunks) if chunk.completes_prompt]
+    rows = [plan.chunks[index].request.row for index in sampled]
+    if plan.fed is not None:
+        sampled += range(len(plan.chunks), len(plan.chunks) + plan.num_fed)
+        rows += plan.fed.rows.tolist()
+    if not sampled:
         return
-    used = slice(len(completed))
-    arrays.sampled_tokens[used] = arrays.query_start_loc[1:][completed] - 1
-    rows = [plan.chunks[index].request.row for index in completed]
+    used = slice(len(sampled))
+    arrays.sampled_tokens[used] = arrays.query_start_loc[1:][sampled] - 1
     arrays.sampled_rows[used] = np.array(rows, np.int32)
-    arrays.sampled_positions[used] = arrays.context_lens[completed]
+    arrays.sampled_positions[used] = arrays.context_lens[sampled]
     for array in (arrays.sampled_tokens, arrays.sampled_rows, arrays.sampled_positions):
-        array[len(completed) :] = array[0]
+        array[len(sampled) :] = array[0]

@@ -6,7 +6,6 @@ sampling on the device and by writing the tokens into their slots; neither waits
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -14,7 +13,6 @@ import torch
 from engine.fused.weights import can_fuse
 from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
-from engine.requests.request import Request
 from engine.scheduling.plans import PrefillPlan
 from engine.transport.device_rows import KNOWN_TAIL, DeviceRows
 from engine.transport.staging import StagingBuffers
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 class ComputedPrompts(NamedTuple):
     """A prefill whose layers are launched: what it reads, and each sequence's last state [N, E].
 
-    `greedy` is `ModelRunner.sample_greedily` of both for all completed prompts, where captured.
+    `greedy` is `ModelRunner.sample_greedily` of both for all that sample, where captured.
     """
 
     inputs: PrefillInputs[torch.Tensor]
@@ -60,6 +58,8 @@ class ModelRunner:
         Run decode steps with fused kernels, where they run this model.
     feeds_known
         Let decode steps feed known tokens. Worth its few operations where steps are replayed.
+    feeds_rows
+        Let prefills feed the last tokens of running rows, which thereby take a step.
 
     Attributes
     ----------
@@ -82,7 +82,9 @@ class ModelRunner:
         *,
         fuse: bool = True,
         feeds_known: bool = False,
+        feeds_rows: bool = False,
     ) -> None:
+        self._feeds_rows = feeds_rows
         self.enter_limit = KNOWN_TAIL if feeds_known else 1
         self.rows = rows
         self.token_slots = token_slots
@@ -222,24 +224,38 @@ class ModelRunner:
             inputs.context_lens,
             inputs.query_start_loc,
         )
-        return self._forward(
-            inputs.token_ids, inputs.positions, append, attend, inputs.sampled_tokens
-        )
+        token_ids = inputs.token_ids
+        if self._feeds_rows:
+            rows = (-1 - token_ids).clamp(min=0).to(torch.int64)
+            token_ids = torch.where(token_ids < 0, self.rows.fields.last_token[rows], token_ids)
+        return self._forward(token_ids, inputs.positions, append, attend, inputs.sampled_tokens)
+
+    def _advance_fed(self, inputs: PrefillInputs[torch.Tensor], count: int) -> None:
+        """Move the fed rows among the first `count` that sample by a token, as `decode` does.
+
+        The host feeds no row that has ended, but for ends that the device does not know either.
+        """
+        fields = self.rows.fields
+        places = inputs.sampled_rows[:count].to(torch.int64)
+        is_fed = inputs.token_ids[inputs.sampled_tokens[:count].to(torch.int64)] < 0
+        # Copies of a row write the same.
+        fields.position[places] = fields.position[places] + is_fed.to(torch.int32)
+        fields.remaining[places] = fields.remaining[places] - is_fed.to(torch.int32)
 
     def sample_prompts(self, plan: PrefillPlan, computed: ComputedPrompts) -> bool:
-        """Sample the first token of each prompt that the plan completes.
+        """Sample the first token of each prompt that the plan completes, and one for each row that
+        is fed.
 
         The rows of those prompts must have been flushed before: their sampling parameters are
         read from there. Returns whether tokens were sampled, and so written into their slots.
         """
-        completed = plan.completed
-        if not completed:
+        if not plan.num_sampled:
             return False
-        self.sample(computed, len(completed), is_drawn=draws_any(completed))
+        self.sample(computed, plan.num_sampled, is_drawn=draws_any(plan))
         return True
 
     def sample(self, computed: ComputedPrompts, count: int, *, is_drawn: bool) -> None:
-        """As `sample_prompts`, of the first `count` prompts; `is_drawn` where some of them draw."""
+        """As `sample_prompts`, of `count` tokens; `is_drawn` where some of them are drawn."""
         inputs = computed.inputs
         with span("sampling"):
             if computed.greedy is not None:
@@ -257,11 +273,13 @@ class ModelRunner:
     def sample_greedily(
         self, inputs: PrefillInputs[torch.Tensor], hidden: torch.Tensor, count: int
     ) -> None:
-        """The likeliest token of each completed prompt, of which there are 1 to `count`.
+        """The likeliest token of each that samples, of which there are 1 to `count`.
 
         Launches device work only, the same for any plan of one shape: for the first `count` places
-        of `inputs`, of which those beyond the completed prompts repeat the first.
+        of `inputs`, of which those beyond the ones that sample repeat the first.
         """
+        if self._feeds_rows:
+            self._advance_fed(inputs, count)
         places = inputs.sampled_rows[:count].to(torch.int64)
         tokens = self._model.head.likeliest(hidden[:count])
         # Equal rows of a batch may differ in the last bit. Copies of a row must write the same
@@ -321,6 +339,7 @@ class ModelRunner:
         self.rows.fields.last_token[places] = tokens.clamp(min=0)
 
 
-def draws_any(requests: Sequence[Request]) -> bool:
-    """Whether any of them samples."""
-    return any(request.params.temperature > 0 for request in requests)
+def draws_any(plan: PrefillPlan) -> bool:
+    """Whether a token after it is drawn."""
+    is_drawn = plan.fed is not None and plan.fed.is_drawn
+    return is_drawn or any(request.params.temperature > 0 for request in plan.completed)

@@ -96,6 +96,7 @@ class Worker:
             config.block_size,
             fuse=config.fuse,
             feeds_known=use_graphs,
+            feeds_rows=config.mixed_prefill_tokens > 0,
         )
         self.shaper = Shaper(
             model.config.vocab_size, rows, self.rows, self.token_slots, self._staging
@@ -162,8 +163,11 @@ class Worker:
 
 
 def shaped_prompts(plan: PrefillPlan) -> tuple[RowIndex, npt.NDArray[np.int64]]:
-    """The rows of completed prompts that ask more of their logits, and their places among all."""
-    completed = plan.completed
+    """The rows that ask more of the logits that a plan samples from, and their places in these."""
+    completed, fed = plan.completed, plan.fed
     places = [place for place, one in enumerate(completed) if one.shaping is not None]
-    rows = [completed[place].row for place in places]
-    return np.array(rows, np.intp), np.array(places, np.int64)
+    rows = np.array([completed[place].row for place in places], np.intp)
+    if fed is None or fed.shaped is None:
+        return rows, np.array(places, np.int64)
+    behind = len(completed) + np.searchsorted(fed.rows, fed.shaped)
+    return np.concatenate((rows, fed.shaped)), np.concatenate((places, behind)).astype(np.int64)

@@ -1,0 +1,156 @@
+"""Prompts that share launches with decode steps: the same tokens, in fewer launches."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engine import Completion, ConfigError, Engine, EngineConfig, SamplingParams
+
+MODELS = ["random:gpt2-tiny", "random:llama-tiny", "random:qwen3-tiny"]
+LONG = SamplingParams(max_new_tokens=30, ignore_eos=True)
+
+
+def _engine(mixed: int, **options: object) -> Engine:
+    defaults = {
+        "model": "random:qwen3-tiny",
+        "device": "cpu",
+        "block_size": 16,
+        "max_batch_size": 12,
+    }
+    return Engine(EngineConfig(**{**defaults, **options}, mixed_prefill_tokens=mixed))
+
+
+def _prompts(count: int) -> list[list[int]]:
+    chance = random.Random(3)
+    lengths = (1, 3, 9, 17, 33, 60, 120)
+    return [[chance.randrange(900) for _ in range(chance.choice(lengths))] for _ in range(count)]
+
+
+def _params(count: int) -> list[SamplingParams]:
+    """Greedy, drawn and shaped, of very different lengths."""
+    chance = random.Random(4)
+    drawn = [{}, {}, {"temperature": 0.9}, {"temperature": 0.9, "top_k": 40}]
+    shaped = [{}, {}, {"logprobs": 2}, {"presence_penalty": 0.5}, {"repetition_penalty": 1.2}]
+    return [
+        SamplingParams(
+            max_new_tokens=chance.choice((1, 2, 7, 20, 40)),
+            ignore_eos=chance.random() < 0.5,
+            seed=number,
+            **chance.choice(drawn),
+            **chance.choice(shaped),
+        )
+        for number in range(count)
+    ]
+
+
+def _run(engine: Engine, count: int) -> list[Completion]:
+    return engine.generate(_prompts(count), _params(count))
+
+
+def assert_alike(found: list[Completion], expected: list[Completion]) -> None:
+    """The same tokens and ends, and logprobs but for rounding."""
+    for one, other in zip(found, expected, strict=True):
+        assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+        likely, likely_there = (
+            [token.logprob for token in each.logprobs or ()] for each in (one, other)
+        )
+        assert likely == pytest.approx(likely_there, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"model": "random:gpt2-tiny"},
+        {"model": "random:llama-tiny", "prefix_cache": False},
+        # Sequences are sent away and computed again.
+        {"num_kv_blocks": 24},
+        # Rows end on the device before the host sees it.
+        {"steps_in_flight": 3},
+        {"steps_in_flight": 8, "max_batch_size": 3},
+        {"admission": "pack", "max_batch_size": 5},
+        # Some launches have no room for a prompt beside the rows.
+        {"prefill_max_tokens": 14},
+    ],
+    ids=str,
+)
+def test_tokens_do_not_depend_on_what_shares_a_launch(options):
+    found = []
+    for mixed in (0, 8, 64):
+        engine = _engine(mixed, **options)
+        found.append(_run(engine, 24))
+        engine.check_integrity()
+    assert_alike(found[1], found[0])
+    assert_alike(found[2], found[0])
+
+
+def _steps_until_first(engine: Engine, prompt: list[int], others: int) -> tuple[int, list[int]]:
+    """Steps until a newcomer has its first token, and the tokens that each gave the others."""
+    for number in range(others):
+        engine.submit([1 + number] * 4, LONG)
+    while len(engine.step()) < others:
+        pass
+    newcomer = engine.submit(prompt, LONG)
+    given = []
+    while True:
+        events = engine.step()
+        given.append(sum(event.request_id != newcomer for event in events))
+        if any(event.request_id == newcomer for event in events):
+            return len(given), given
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_who_runs_goes_on_while_a_long_prompt_is_computed(model):
+    """In pieces of as many tokens as asked for, each in a launch with a step of the others."""
+    engine = _engine(16, model=model)
+    launches: list[tuple[int, int]] = []
+    compute = engine._loop.worker.compute
+
+    def noted(plan):
+        launches.append((plan.num_tokens - plan.num_fed, plan.num_fed))
+        return compute(plan)
+
+    engine._loop.worker.compute = noted
+    steps, given = _steps_until_first(engine, list(range(1, 61)), others=3)
+    assert launches[-4:] == [(16, 3), (16, 3), (16, 3), (12, 3)]
+    assert steps == 4
+    assert given == [3, 3, 3, 3]
+
+
+def test_where_many_wait_launches_are_larger():
+    engine = _engine(4, prefill_max_tokens=200, max_batch_size=8)
+    sizes = []
+    compute = engine._loop.worker.compute
+
+    def noted(plan):
+        sizes.append(plan.num_tokens - plan.num_fed)
+        return compute(plan)
+
+    engine._loop.worker.compute = noted
+    engine.generate([[number + 1] * 50 for number in range(8)], LONG)
+    assert sizes[0] == 50
+    assert max(sizes) <= 50
+    assert sizes[-1] < sizes[0]
+
+
+@pytest.mark.thorough
+def test_two_ranks_give_the_tokens_of_one():
+    found = []
+    for ranks in (1, 2):
+        engine = _engine(16, tensor_parallel_size=ranks)
+        found.append(_run(engine, 12))
+        engine.close()
+    assert_alike(found[1], found[0])
+
+
+@pytest.mark.parametrize("tokens", [-1, 2.5, "many", 2**31, None])
+def test_a_number_of_tokens_is_asked_for(tokens):
+    with pytest.raises(ConfigError, match="mixed_prefill_tokens is"):
+        EngineConfig(mixed_prefill_tokens=tokens)
+
+
+def test_steps_are_launched_first_or_together():
+    with pytest.raises(ConfigError, match="give one of them"):
+        EngineConfig(mixed_prefill_tokens=64, decode_first=True)
