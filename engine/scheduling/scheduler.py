@@ -125,7 +125,10 @@ class Scheduler:
         entering: list[Request] = []
         prefilled: list[Request] = []
         copies: list[BlockCopy] = []
+        # Another answer of such a prompt finds whole blocks of it, once they are computed.
+        begun: set[int] = set()
         for request in self._prefilling[: self._prefill_max_batch_size]:
+            begun.add(id(request.prompt))
             if budget:
                 chunks.append(self._chunk(request, budget))
                 budget -= chunks[-1].end - chunks[-1].start
@@ -139,6 +142,8 @@ class Scheduler:
             if index is None:
                 break
             request = candidates[index]
+            if self.prefix_cache is not None and id(request.prompt) in begun:
+                break
             attached = self._attach_prefix(request, is_alone=not num_taken and not admitted)
             if attached is None:
                 break
@@ -156,6 +161,8 @@ class Scheduler:
                 budget -= min(budget, uncomputed)
                 continue
             prefilled.append(request)
+            if uncomputed > self.blocks.block_size:
+                begun.add(id(request.prompt))
             chunks.append(self._chunk(request, budget))
             budget -= chunks[-1].end - chunks[-1].start
         if admitted:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine import SamplingParams
+from engine import Engine, EngineConfig, SamplingParams
 from engine.requests.request import Request
 from engine.scheduling.admission import FifoAdmission, PackedAdmission
 from engine.transport.token_slots import TokenSlots
@@ -317,3 +317,38 @@ def test_a_full_cache_is_not_searched_for_every_request(make_engine, monkeypatch
     # More than that at once, where one request misses more.
     run(1, 56)
     assert evicted[4:] == [14]
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_answers_of_one_prompt_share_its_blocks(prefix_cache):
+    engine = Engine(
+        EngineConfig(
+            model="random:qwen3-tiny",
+            device="cpu",
+            block_size=16,
+            prefix_cache=prefix_cache,
+            prefill_max_tokens=64,
+        )
+    )
+    computed = []
+    compute = engine._loop.worker.compute
+
+    def noted(plan):
+        computed.append(plan.num_tokens)
+        return compute(plan)
+
+    engine._loop.worker.compute = noted
+    prompts = [list(range(1, 101)), list(range(200, 210))]
+    params = SamplingParams(max_new_tokens=5, temperature=0.9, seed=1, n=6, ignore_eos=True)
+    answers = engine.generate(prompts, params)
+    # The first answer computes whole blocks for all; of the short prompt there are none.
+    if prefix_cache:
+        assert sum(computed) <= 100 + 5 * 4 + 6 * 10
+        assert len(computed) < 6
+    else:
+        assert sum(computed) == 6 * 110
+    alone = Engine(EngineConfig(model="random:qwen3-tiny", device="cpu", prefix_cache=False))
+    assert [one.token_ids for one in answers] == [
+        one.token_ids for one in alone.generate(prompts, params)
+    ]
+    engine.check_integrity()
