@@ -46,6 +46,8 @@ def on_the_cpu(prompts):
         {"decode": "graph", "prefix_cache": False, "prefill_max_tokens": 50},
         {"decode": "graph", "num_kv_blocks": 15},
         {"decode": "graph", "decode_first": True, "block_size": 64},
+        {"decode": "graph", "mixed_prefill_tokens": 16, "max_batch_size": 5},
+        {"decode": "eager", "mixed_prefill_tokens": 8, "num_kv_blocks": 15},
     ],
     ids=str,
 )
@@ -97,12 +99,13 @@ def test_a_replayed_prefill_stores_what_its_launches_do():
             torch.testing.assert_close(*stored, rtol=1e-4, atol=1e-4)
 
 
-def test_sampled_output_is_the_same_in_any_batch(prompts):
+@pytest.mark.parametrize("options", [{}, {"mixed_prefill_tokens": 16}], ids=str)
+def test_sampled_output_is_the_same_in_any_batch(prompts, options):
     params = [
         SamplingParams(max_new_tokens=24, temperature=0.9, top_k=40, seed=i, ignore_eos=True)
         for i in range(len(prompts))
     ]
-    together = _outputs(_engine(), prompts, params)
+    together = _outputs(_engine(**options), prompts, params)
     single = _engine(max_batch_size=1)
     alone = [
         _outputs(single, [prompt], [one])[0] for prompt, one in zip(prompts, params, strict=True)
@@ -140,9 +143,10 @@ def test_abort_in_flight_leaves_the_others_alone(prompts, on_the_cpu):
             assert outputs[request_id] == on_the_cpu[place]
 
 
+@pytest.mark.parametrize("mixed", [0, 16])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_the_loop_never_synchronizes(prompts, temperature):
-    engine = _engine()
+def test_the_loop_never_synchronizes(prompts, temperature, mixed):
+    engine = _engine(mixed_prefill_tokens=mixed)
     params = SamplingParams(max_new_tokens=24, temperature=temperature, ignore_eos=True)
     _outputs(engine, prompts, params)
     torch.cuda.set_sync_debug_mode("error")
@@ -328,7 +332,12 @@ SHAPED = [
 
 @pytest.mark.parametrize(
     "options",
-    [{"decode": "graph"}, {"decode": "eager"}, {"decode": "graph", "num_kv_blocks": 15}],
+    [
+        {"decode": "graph"},
+        {"decode": "eager"},
+        {"decode": "graph", "num_kv_blocks": 15},
+        {"decode": "graph", "mixed_prefill_tokens": 16},
+    ],
     ids=str,
 )
 def test_tokens_chosen_again_equal_the_cpus(prompts, options):
