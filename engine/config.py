@@ -67,8 +67,9 @@ class EngineConfig:
         Prompt tokens computed per step at most; longer prompts are prefilled in chunks.
         None: 8192, which bounds the memory of activations.
     mixed_prefill_tokens
-        Prompt tokens that share a launch with a decode step of the running requests, where both are
-        to be done: who runs waits for a piece of the newcomers' prompts, and weights are read once.
+        Tokens of a launch that prompts share with a decode step of the running requests, where both
+        are to be done: who runs waits for a piece of the newcomers' prompts, and weights are read
+        once. One of them is of each running request, and half of them at least are of prompts.
         Where many wait, a quarter of the tokens that a step can compute. 0: each has a launch of
         its own. Not with `decode_first`.
     prefill_max_batch_size

@@ -150,12 +150,13 @@ class StepLoop:
         with span("schedule"):
             step = self.scheduler.plan_decode()
             fed = None if step is None else FedRows.of(step, self.rows)
-            most = self.scheduler.prefill_max_tokens
-            room = most - (0 if fed is None else len(fed.rows))
+            most, num_fed = self.scheduler.prefill_max_tokens, 0 if fed is None else len(fed.rows)
+            room = most - num_fed
             asked = self.scheduler.num_prompt_tokens(most) // _SHARE
             # Without a step nobody waits for the prompts but those that come behind them.
-            least = self._mixed_tokens if step is not None else 2 * self._mixed_tokens
-            plan = self.scheduler.plan_prefill(min(max(least, asked), room) if room > 0 else None)
+            wanted = max(self._mixed_tokens if step is not None else 2 * self._mixed_tokens, asked)
+            wanted = max(wanted - num_fed, wanted // 2, 1)
+            plan = self.scheduler.plan_prefill(min(wanted, room) if room > 0 else None)
         if step is not None and fed is not None and room > 0 and plan is not None and plan.chunks:
             return self._launch_prefill(replace(plan, fed=fed), step)
         launched = step is not None and self._launch_decode(step)

@@ -45,7 +45,7 @@ class ServerOptions:
         "Prompt tokens of a step at most (default: 8192).", kind=int
     )
     mixed_prefill_tokens: int = _option(
-        "Prompt tokens that share a launch with a decode step; 0: none.", 0, int
+        "Tokens of a launch that prompts share with a decode step; 0: none.", 0, int
     )
     steps_in_flight: int | None = _option(
         "Launches whose tokens the host need not have seen (default: by device).", kind=int

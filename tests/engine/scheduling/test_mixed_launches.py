@@ -103,7 +103,7 @@ def _steps_until_first(engine: Engine, prompt: list[int], others: int) -> tuple[
 
 @pytest.mark.parametrize("model", MODELS)
 def test_who_runs_goes_on_while_a_long_prompt_is_computed(model):
-    """In pieces of as many tokens as asked for, each in a launch with a step of the others."""
+    """In pieces, each in a launch of as many tokens as asked for with a step of the others."""
     engine = _engine(16, model=model)
     launches: list[tuple[int, int]] = []
     compute = engine._loop.worker.compute
@@ -114,9 +114,23 @@ def test_who_runs_goes_on_while_a_long_prompt_is_computed(model):
 
     engine._loop.worker.compute = noted
     steps, given = _steps_until_first(engine, list(range(1, 61)), others=3)
-    assert launches[-4:] == [(16, 3), (16, 3), (16, 3), (12, 3)]
-    assert steps == 4
-    assert given == [3, 3, 3, 3]
+    assert launches[-5:] == [(13, 3), (13, 3), (13, 3), (13, 3), (8, 3)]
+    assert steps == 5
+    assert given == [3, 3, 3, 3, 3]
+
+
+def test_half_of_a_launch_at_least_is_of_prompts():
+    engine = _engine(4)
+    launches = []
+    compute = engine._loop.worker.compute
+
+    def noted(plan):
+        launches.append((plan.num_tokens - plan.num_fed, plan.num_fed))
+        return compute(plan)
+
+    engine._loop.worker.compute = noted
+    _steps_until_first(engine, list(range(1, 31)), others=10)
+    assert launches[-6:-1] == [(2, 10)] * 5
 
 
 def test_where_many_wait_launches_are_larger():
