@@ -27,6 +27,7 @@ from asv_bench.measure.software import Software
 from asv_bench.measure.trees import Laid, Trees
 from asv_bench.output.console import Progress, make_console
 from asv_bench.output.redaction import without_secrets
+from asv_bench.run.settings import EngineWorkload
 from asv_bench.subjects import subject_file
 from asv_bench.subjects.axis import Commits, Labels, listed, place_of
 from asv_bench.subjects.metrics import ASKED_FOR, CheckTable, MetricTable, undeclared
@@ -42,7 +43,6 @@ from asv_bench.subjects.subject_file import (
 
 if TYPE_CHECKING:
     from asv_bench.fleet.fleet import Fleet
-    from asv_bench.run.settings import EngineWorkload
 
 _NEWER: Any = {"take": "median", "url": None, "pairs_per_start": 1, "points": {}, "score": ""}
 """Keys that are newer than stored histories, and what they are where nobody gives them."""
@@ -400,7 +400,7 @@ class DeclaredSubject:
 
     def decoded(self, metric: str) -> EngineWorkload:
         """What the engine in one of `engines` runs for a metric, or what is like that."""
-        raise NotImplementedError
+        return EngineWorkload("scheduler")
 
     def sentence(self) -> str:
         """What is measured and where, for the user to check."""
