@@ -201,19 +201,13 @@ def test_steps_leave_what_unfused_steps_leave(
         _assert_same(fused, plain, num_rows, tolerance)
 
 
-@needs_triton
-@pytest.mark.parametrize(
-    ("num_rows", "dtype", "tolerance"),
-    [(1, torch.float16, 3e-2), (NUM_ROWS, torch.float32, 1e-4)],
-    ids=["vectors", "tiles"],
-)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_families_leave_what_unfused_steps_of_unfolded_weights_leave(
-    family: str, num_rows: int, dtype: torch.dtype, tolerance: float
+def _assert_fused_as_unfused(
+    config: DecoderSpec, num_rows: int, dtype: torch.dtype, tolerance: float, *, quantize: bool
 ) -> None:
-    config = FAMILIES[family]
     folded, apart = (
-        Decoder(config, random_weights(config, seed=3, device=DEVICE, dtype=dtype))
+        Decoder(
+            config, random_weights(config, seed=3, device=DEVICE, dtype=dtype, quantize=quantize)
+        )
         for _ in range(2)
     )
     fused, plain = _side(folded, fuse=True), _side(apart, fuse=False)
@@ -234,24 +228,25 @@ def test_families_leave_what_unfused_steps_of_unfolded_weights_leave(
     [(1, torch.float16, 3e-2), (NUM_ROWS, torch.float32, 1e-4)],
     ids=["vectors", "tiles"],
 )
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_leave_what_unfused_steps_of_unfolded_weights_leave(
+    family: str, num_rows: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    _assert_fused_as_unfused(FAMILIES[family], num_rows, dtype, tolerance, quantize=False)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("num_rows", "dtype", "tolerance"),
+    [(1, torch.float16, 3e-2), (NUM_ROWS, torch.float32, 1e-4)],
+    ids=["vectors", "tiles"],
+)
 @pytest.mark.parametrize("family", [*FAMILIES, "gpt2"])
 def test_steps_of_weights_in_eight_bits_leave_what_unfused_steps_leave(
     family: str, num_rows: int, dtype: torch.dtype, tolerance: float
 ) -> None:
     config = FAMILIES.get(family, CONFIG)
-    folded, apart = (
-        Decoder(config, random_weights(config, seed=3, device=DEVICE, dtype=dtype, quantize=True))
-        for _ in range(2)
-    )
-    fused, plain = _side(folded, fuse=True), _side(apart, fuse=False)
-    for _ in range(2):
-        for side in (fused, plain):
-            side.runner.decode(num_rows)
-        _assert_same(fused, plain, num_rows, tolerance)
-    again = _side(folded, fuse=False)
-    for _ in range(2):
-        again.runner.decode(num_rows)
-    _assert_same(again, plain, num_rows, tolerance)
+    _assert_fused_as_unfused(config, num_rows, dtype, tolerance, quantize=True)
 
 
 @needs_triton
