@@ -31,7 +31,6 @@ _STEPS_IN_FLIGHT_ON_CUDA = 3
 """Launches whose tokens the host has not seen, by default: enough that the device does not wait
 when the host pauses for a moment."""
 
-
 _SHARE = 4
 """Where many prompts wait, a launch that steps share has one in so many of a round's tokens."""
 
