@@ -19,8 +19,10 @@ Where ranks have a part of the model each, 4 and 6 make a part of a sum, which t
 before it is added to x and leaves statistics, in a launch of its own; and each rank's best of 8 are
 gathered before the pick. All of it is captured with the step.
 
-Maps of eight bits are read as they are stored, and their products scaled; the gains of their norms
-are multiplied to the rows. The Hopper kernel and the library do not serve them.
+Maps of eight bits are read as they are stored, and their products scaled. Their rows are normed by
+a launch of their own where the Hopper kernel serves, which takes them in eight bits, too
+(`kernels.linear.halves`); elsewhere the gains of norms are multiplied to the rows. The library does
+not serve them.
 
 For a single row 2 and 3 are one launch where `row_attention_serves`. Single rows may keep no
 statistics: the maps then norm from x itself. Logits never reach memory; for rows that sample they
@@ -320,9 +322,12 @@ class FusedDecode:
 
     def _tiles(self, num_rows: int) -> StepTiles:
         tiles = self._table.tiles(num_rows, self._shapes)
-        if not runs_stream(self._head.weight):
+        streams = runs_stream(self._head.weight)
+        if not streams:
             tiles = tiles.portable()
-        return tiles.in_fp8(self._model.quantized).fitted(self._shapes)
+        streams = streams and all(block.has_row_scales for block in self._blocks)
+        quantized, shapes = self._model.quantized, self._shapes
+        return tiles.in_fp8(quantized, num_rows, shapes, streams=streams).fitted(shapes)
 
     def _buffers_for(self, num_rows: int) -> StepBuffers:
         """The scratch as a step of that many rows sees it."""

@@ -51,6 +51,12 @@ class FusedBlock:
     scale: float
     rotation: Rotation | None
 
+    @property
+    def has_row_scales(self) -> bool:
+        """Whether maps of eight bits, if there are any, have one scale for each of their rows."""
+        maps: list[FoldedLinear] = [getattr(self, role) for role in ROLES[:-1]]
+        return all(one.scaled_columns in (0, one.in_features) for one in maps)
+
 
 def fused_blocks(model: Decoder, cache: KVCache) -> list[FusedBlock]:
     """The model's blocks; weights that follow a LayerNorm are copied, the others shared.

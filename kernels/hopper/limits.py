@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MULTIPROCESSORS = 132
+"""Of an H100 SXM or an H200."""
 SHARED_BYTES = 228 * 1024
 """Shared memory of a multiprocessor."""
 RESERVED_BYTES = 1024

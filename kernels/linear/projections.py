@@ -222,8 +222,8 @@ def fused_linear(
     x
         [rows, K], contiguous.
     linear
-        Normalises x first if it has a norm. Weights of eight bits are for the plain kernel and for
-        tiles of one row (`LinearTile.in_fp8`).
+        Normalises x first if it has a norm. Weights of eight bits are not for the library, and
+        those with several scales a row not for the Hopper kernel (`LinearTile.in_fp8`).
     y
         [rows, N], contiguous; gated [rows, N / 2].
     tile
@@ -259,7 +259,8 @@ def fused_linear(
     if tile.block_m == 1:
         launch_rows(x, linear, y, tile, epilogue)
         return
-    has_statistics = not linear.norm or x_stats is not None
+    # Rows that are halved for weights of eight bits are normed before.
+    has_statistics = not linear.norm or x_stats is not None or linear.scales is not None
     if tile.tma and not (has_statistics and runs_stream(x)):
         tile = tile.portable()
     _check(linear, tile, epilogue, y_stats)
@@ -325,11 +326,12 @@ def fused_linear(
 def _check_fp8(linear: FoldedLinear, tile: LinearTile) -> None:
     """Refuse tiles that no kernel has for such weights, or whose chunks would share scales."""
     columns = linear.scaled_columns
-    if tile.library or tile.tma:
+    if tile.library or (tile.tma and columns < linear.in_features):
         raise KernelArgumentError(
-            f"tile must be a plain kernel's for weights of eight bits, but is {tile}"
+            "tile must be a plain kernel's for weights of eight bits whose rows have several "
+            f"scales, and the library's for none of eight bits, but is {tile}"
         )
-    if tile.block_m > 1 and columns % tile.block_k:
+    if not tile.tma and tile.block_m > 1 and columns % tile.block_k:
         raise KernelArgumentError(
             f"tile must take at most the {columns} columns at a time that share a scale, but takes "
             f"{tile.block_k}"

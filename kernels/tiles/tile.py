@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from kernels.hopper.limits import CLUSTER_SIZES, MOST_SHARED_BYTES
+from kernels.hopper.limits import CLUSTER_SIZES, MOST_SHARED_BYTES, MULTIPROCESSORS
 
 ROLES = ("attention_in", "attention_out", "feed_forward_in", "feed_forward_out", "head")
 """The linear maps of a step, in the order in which a layer needs them."""
@@ -29,7 +29,8 @@ LEAST_CHUNK = 256
 FP8_GROUP = 128
 """Columns of a weight of eight bits that share a scale, where not all of a row do."""
 _MOST_FP8_ROWS = 64
-_FP8_STAGES = 4
+_MOST_FP8_COLUMNS = 4096
+"""Of a row of eight bits that a program holds whole."""
 # Beside operands: barriers, and what the compiler reduces and exchanges in.
 _SMALL_BYTES = 1024
 
@@ -113,21 +114,29 @@ class LinearTile:
             tma=False,
         )
 
-    def in_fp8(self) -> LinearTile:
-        """The same tile for weights of eight bits, by the plain kernels.
+    def in_fp8(
+        self, rows: int, out_features: int, in_features: int, *, streams: bool
+    ) -> LinearTile:
+        """The tile of a map of eight bits for so many rows, measured with the maps of an 8B model.
 
-        One of a single row stays. Of others a program takes as many columns as share a scale at
-        most, and as many features as a warpgroup's tensor cores.
+        One of a single row stays one. `streams`: of the Hopper kernel. Of the plain one a program
+        takes as many columns as share a scale at most, and as many features as a warpgroup's tensor
+        cores.
         """
         if self.block_m == 1 and not self.library:
-            return self
-        return LinearTile(
-            block_m=min(max(self.block_m, LEAST_PLAIN_ROWS), _MOST_FP8_ROWS),
-            block_n=LEFT_OPERAND_ROWS,
-            block_k=FP8_GROUP,
-            split_k=self.split_k,
-            stages=_FP8_STAGES,
-        )
+            if in_features <= _MOST_FP8_COLUMNS:
+                return LinearTile(1, 8, 16)
+            return LinearTile(1, 16, 1024, stages=4)
+        least = LEAST_HOPPER_ROWS if streams else LEAST_PLAIN_ROWS
+        block_m = min(max(1 << (rows - 1).bit_length(), least), _MOST_FP8_ROWS)
+        if not streams:
+            return LinearTile(block_m, 64, FP8_GROUP, split_k=self.split_k, stages=4)
+        tile = LinearTile(block_m, 64, 256, stages=6 if block_m <= 16 else 4, tma=True)
+        if block_m < _MOST_FP8_ROWS:
+            return tile
+        # Where two programs share a multiprocessor each has half of its memory.
+        are_many = 2 * (out_features // tile.block_n) > MULTIPROCESSORS
+        return replace(tile, split_k=2, stages=2 if are_many else 4)
 
     def fitted(self, out_features: int, in_features: int) -> LinearTile:
         """The same tile, cut down until it divides a weight [out_features, in_features].
@@ -189,11 +198,20 @@ class StepTiles:
             self.head.portable(),
         )
 
-    def in_fp8(self, roles: Collection[str]) -> StepTiles:
-        """The same tiles, those of these maps for weights of eight bits."""
+    def in_fp8(
+        self, roles: Collection[str], rows: int, shapes: StepShapes, *, streams: bool
+    ) -> StepTiles:
+        """The same tiles, those of these maps for weights of eight bits and so many rows.
+
+        `streams`: by the Hopper kernel, which takes weights with a scale for each row.
+        """
         if not roles:
             return self
-        return replace(self, **{role: getattr(self, role).in_fp8() for role in roles})
+        cut: dict[str, LinearTile] = {}
+        for role in roles:
+            tile: LinearTile = getattr(self, role)
+            cut[role] = tile.in_fp8(rows, *getattr(shapes, role), streams=streams)
+        return replace(self, **cut)
 
     def fitted(self, shapes: StepShapes) -> StepTiles:
         """The same tiles, cut down for a model of other sizes."""

@@ -10,6 +10,10 @@ say that: its pipelined loop starts weights and rows together.
 Weights are the left operand. Tensor cores take no fewer than 64 of its rows, features here, but as
 few as eight of the right one's, tokens: a small batch is not padded to 64, and the few rows that a
 program must read after its wait leave other programs room to bring their weights beside it.
+
+With weights of e4m3 each row of x is two, `kernels.linear.halves`: tensor cores multiply eight bits
+by eight, as many products a second as with one row of 16 bits. The products of a chunk are added
+up by themselves, as tensor cores add those of eight bits with fewer bits than float32 has.
 """
 
 import torch
@@ -28,13 +32,18 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from kernels.hopper.cluster import inbox_bytes, launch_clusters, open_inbox, summed_share
 from kernels.hopper.names import copy_tile, program_barrier
 from kernels.linear.epilogue import Epilogue
-from kernels.linear.folded import FoldedLinear
+from kernels.linear.folded import NO_NORM, FoldedLinear
+from kernels.linear.halves import REST, halves_of
 from kernels.tiles.launch import padded
 from kernels.tiles.tile import LinearTile
 
 MOST_UNROLLED = gl.constexpr(32)
 """Chunks of K that are written out one after another."""
-GLUON_TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
+GLUON_TYPES = {
+    torch.float16: gl.float16,
+    torch.bfloat16: gl.bfloat16,
+    torch.float8_e4m3fn: gl.float8e4nv,
+}
 
 
 @gluon.jit
@@ -94,10 +103,10 @@ def statistics_layout(tiles, warps):
 
 
 @gluon.constexpr_function
-def product_layout(rows, warps):
-    """Where a product [features, rows] lies in registers: 16 features a warp."""
+def product_layout(rows, warps, bits=16):
+    """Where a product [features, rows] of such numbers lies in registers: 16 features a warp."""
     return gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[warps, 1], instr_shape=[16, rows, 16]
+        version=[3, 0], warps_per_cta=[warps, 1], instr_shape=[16, rows, 256 // bits]
     )
 
 
@@ -122,6 +131,33 @@ def _refill(
     copy_tile(x_desc, [first_m, k], ready.index(stage), x_chunks.index(stage))
 
 
+@gluon.jit
+def _product_of_halves(
+    weight_desc, x_desc, w_chunks, x_chunks, ready, first_n, first_m, first_k,
+    CHUNK_BYTES: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_M: gl.constexpr,
+    BLOCK_K: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The product [BLOCK_N, BLOCK_M] of weights of e4m3 and rows that are two each."""
+    layout: gl.constexpr = product_layout(2 * BLOCK_M, gl.num_warps(), 8)
+    total = gl.zeros((BLOCK_N, 2 * BLOCK_M), gl.float32, layout=layout)
+    for i in range(CHUNKS):
+        stage = i % STAGES
+        mbarrier.wait(ready.index(stage), (i // STAGES) & 1)
+        x_chunk = x_chunks.index(stage).permute((1, 0))
+        total += warpgroup_mma(w_chunks.index(stage), x_chunk, total, use_acc=False)
+        if i + STAGES < CHUNKS:
+            program_barrier()
+            _refill(
+                weight_desc, x_desc, w_chunks, x_chunks, ready, i, first_n, first_m, first_k,
+                CHUNK_BYTES, BLOCK_K, STAGES,
+            )  # fmt: skip
+    # What follows may exchange in the operands' memory.
+    program_barrier()
+    by_half = gl.permute(gl.reshape(total, [BLOCK_N, 2, BLOCK_M]), (0, 2, 1))
+    first, rest = gl.split(by_half)
+    return gl.convert_layout(first + rest * REST, product_layout(BLOCK_M, gl.num_warps()))
+
+
 @gluon.jit(do_not_specialize=["rows", "inbox_at"])
 def linear_stream(
     x_desc,
@@ -133,6 +169,8 @@ def linear_stream(
     y_stats,
     rows,
     epsilon,
+    scales,
+    row_scales,
     inbox_at,
     N: gl.constexpr,
     K: gl.constexpr,
@@ -151,7 +189,7 @@ def linear_stream(
     """BLOCK_N features of BLOCK_M rows of y [rows, N], x normed first where NORM says so.
 
     The SPLIT_K programs of a cluster multiply a part of K each, and finish a share of the tile's
-    rows each.
+    rows each. A weight of e4m3 has scales [N], and its rows, two each in x, row_scales [rows].
     """
     PART_K: gl.constexpr = K // SPLIT_K
     OWN_M: gl.constexpr = BLOCK_M // SPLIT_K
@@ -163,8 +201,10 @@ def linear_stream(
     OUT: gl.constexpr = 2 if GATED else 1
     OUT_N: gl.constexpr = BLOCK_N // OUT
     lines: gl.constexpr = memory_layout(OUT_N, OWN_M, gl.num_warps())
+    EIGHT: gl.constexpr = scales is not None
+    X_ROWS: gl.constexpr = 2 * BLOCK_M if EIGHT else BLOCK_M
     CHUNK_BYTES: gl.constexpr = (
-        (BLOCK_M + BLOCK_N) * BLOCK_K * (x_desc.dtype.primitive_bitwidth // 8)
+        (X_ROWS + BLOCK_N) * BLOCK_K * (x_desc.dtype.primitive_bitwidth // 8)
     )
     tile_n = gl.program_id(0) // SPLIT_K
     part = gl.program_id(0) % SPLIT_K
@@ -172,7 +212,7 @@ def linear_stream(
     if SPLIT_K > 1:
         open_inbox(inbox_at, SPLIT_K, OWN_M * BLOCK_N)
 
-    x_chunks = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], x_desc.layout)
+    x_chunks = gl.allocate_shared_memory(x_desc.dtype, [STAGES, X_ROWS, BLOCK_K], x_desc.layout)
     w_chunks = gl.allocate_shared_memory(
         weight_desc.dtype, [STAGES, BLOCK_N, BLOCK_K], weight_desc.layout
     )
@@ -195,12 +235,14 @@ def linear_stream(
     shift = gl.load(bias + n)
     if NORM == 1:
         column_sum = gl.load(column_sums + n)
+    if EIGHT:
+        scale = gl.load(scales + n)
 
     gdc_wait()
     for i in gl.static_range(STAGES):
         copy_tile(
             x_desc,
-            [tile_m * BLOCK_M, part * PART_K + i * BLOCK_K],
+            [tile_m * X_ROWS, part * PART_K + i * BLOCK_K],
             ready.index(i),
             x_chunks.index(i),
         )
@@ -217,8 +259,18 @@ def linear_stream(
     if ADDED:
         residual = gl.convert_layout(gl.load(y_lines, mask=in_batch, other=0.0), own)
 
-    accumulator = gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout=product)
-    if CHUNKS <= MOST_UNROLLED:
+    if EIGHT:
+        scaled_m = first_m + gl.arange(0, OWN_M, layout=by_row)
+        row_scale = gl.load(row_scales + scaled_m, mask=scaled_m < rows, other=0.0)
+        accumulator = _product_of_halves(
+            weight_desc, x_desc, w_chunks, x_chunks, ready, tile_n * BLOCK_N, tile_m * X_ROWS,
+            part * PART_K, CHUNK_BYTES, BLOCK_N, BLOCK_M, BLOCK_K, CHUNKS, STAGES,
+        )  # fmt: skip
+    else:
+        accumulator = gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout=product)
+    if EIGHT:
+        pass
+    elif CHUNKS <= MOST_UNROLLED:
         accumulator = warpgroup_mma_init(accumulator)
         for i in gl.static_range(CHUNKS):
             mbarrier.wait(ready.index(i % STAGES), (i // STAGES) & 1)
@@ -257,12 +309,16 @@ def linear_stream(
         mean, rstd = combine_statistics(
             sums, squares, stats_tile, epsilon, K, X_TILES, NORM, by_row
         )
-    # Operands and barriers live until here: what is exchanged above must not lie in their memory.
-    accumulator, _, _, _ = warpgroup_mma_wait(0, deps=(accumulator, w_chunks, x_chunks, ready))
+    if not EIGHT:
+        # Operands and barriers live until here: what is exchanged above must not lie in their
+        # memory.
+        accumulator, _, _, _ = warpgroup_mma_wait(0, deps=(accumulator, w_chunks, x_chunks, ready))
 
     result = accumulator
     if SPLIT_K > 1:
         result = summed_share(accumulator, inbox_at, BLOCK_N, BLOCK_M, SPLIT_K, own)
+    if EIGHT:
+        result *= scale[:, None] * row_scale[None, :]
     if NORM == 1:
         result -= mean[None, :] * column_sum[:, None]
     if NORM > 0:
@@ -303,17 +359,21 @@ def launch_linear_stream(
     """`kernels.linear.projections.fused_linear` on sm_90, for half precision.
 
     `tile.is_possible` holds, and `tile.stages` chunks of both operands must fit into shared memory,
-    beside what a cluster sends. A norm needs `x_stats`.
+    beside what a cluster sends. A norm needs `x_stats`, but not before a weight of e4m3, which has
+    a scale for each row.
     """
     rows, in_features = x.shape
-    out_features, bias = linear.out_features, linear.bias
-    x_tiles = 0 if not linear.norm or x_stats is None else x_stats.shape[2]
+    out_features, bias, norm = linear.out_features, linear.bias, linear.norm
+    read, x_rows, row_scales = x, tile.block_m, None
+    if linear.scales is not None:
+        (read, row_scales), x_rows, norm = halves_of(x, linear, tile.block_m), 2 * x_rows, NO_NORM
+    x_tiles = 0 if not norm or x_stats is None else x_stats.shape[2]
     launch_clusters(
         linear_stream,
         (out_features // tile.block_n, -(-rows // tile.block_m)),
         tile.split_k,
         inbox_bytes(tile.split_k, tile.block_m // tile.split_k * tile.block_n),
-        operand_descriptor(x, tile.block_m, tile.block_k),
+        operand_descriptor(read, x_rows, tile.block_k),
         operand_descriptor(linear.weight, tile.block_n, tile.block_k),
         bias,
         bias if linear.column_sums is None else linear.column_sums,
@@ -322,9 +382,11 @@ def launch_linear_stream(
         bias if y_stats is None else y_stats,
         rows,
         linear.epsilon,
+        linear.scales,
+        row_scales,
         N=out_features,
         K=in_features,
-        NORM=linear.norm,
+        NORM=norm,
         X_TILES=x_tiles,
         X_TILES_PAD=padded(x_tiles, 1) if x_tiles else 1,
         **epilogue.constants(),

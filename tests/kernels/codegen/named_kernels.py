@@ -30,6 +30,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "pick_tokens": ("rows", ("TILES",)),
     "rms_norm_rows": ("rows", ("E",)),
     "dequantized_rows": ("rows", ("N", "K")),
+    "halve_rows": ("rows", ("K", "TILE")),
     "gated_rows": ("rows", ("N", "PACKED")),
     "turn_rows": ("rows", ("H", "D")),
     "statistics_rows": ("rows", ("N", "TILES")),

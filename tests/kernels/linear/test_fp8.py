@@ -21,6 +21,7 @@ from kernels.errors import KernelArgumentError
 from kernels.linear.epilogue import PLAIN, RESIDUAL, SILU, Epilogue
 from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_fp8, pack_gate
 from kernels.linear.fp8 import GROUP, dequantized, quantize
+from kernels.linear.halves import halves_of
 from kernels.linear.projections import fused_linear
 from kernels.linear.reference import reference_linear, reference_statistics
 from kernels.tiles.tile import LinearTile
@@ -35,6 +36,9 @@ TILES = [
     pytest.param(16, LinearTile(16, 64, 64, stages=1), id="16-rows-whole-tile"),
     pytest.param(7, LinearTile(16, 32, 128, split_k=2), id="7-rows-split-2"),
     pytest.param(37, LinearTile(32, 16, 32, split_k=3), id="37-rows-split-3"),
+    pytest.param(3, LinearTile(8, 64, 128, tma=True), id="3-rows-hopper"),
+    pytest.param(20, LinearTile(16, 64, 64, stages=2, tma=True), id="20-rows-hopper"),
+    pytest.param(64, LinearTile(64, 64, 128, split_k=2, tma=True), id="64-rows-hopper-split-2"),
 ]
 
 
@@ -82,6 +86,8 @@ def test_maps_compute_what_their_weights_stand_for(
     in_blocks: bool,
     dtype: torch.dtype,
 ) -> None:
+    if tile.tma and in_blocks:
+        tile = tile.portable()
     in_features = 768 if tile.split_k == 3 or tile.block_k == 256 else 256
     values, scales = (
         one.to(triton_device) for one in _weight(OUT_FEATURES, in_features, in_blocks)
@@ -115,7 +121,9 @@ def test_maps_compute_what_their_weights_stand_for(
     if gain is not None:
         norm = F.rms_norm if shift is None else partial(F.layer_norm, bias=shift)
         normed = norm(x, (in_features,), weight=gain, eps=EPSILON)
-    theirs = F.linear(normed, dequantized(values, scales, dtype), bias)
+    # The two halves of a row have as many bits as a bfloat16, whatever the row has.
+    kept = torch.bfloat16 if tile.tma and dtype == torch.float16 else dtype
+    theirs = F.linear(normed.to(kept), dequantized(values, scales, kept), bias.to(kept))
     if epilogue.is_gated:
         own, other = theirs.chunk(2, dim=1)
         theirs = F.silu(own) * other
@@ -139,6 +147,33 @@ def test_dequantized_weights_are_rounded_once(
         assert torch.equal(exact, once)
         # The product is made in float32 first.
         assert torch.equal(made.cpu(), once.float().to(dtype))
+
+
+@pytest.mark.parametrize("dtype", half_dtypes(), ids=str)
+@pytest.mark.parametrize("kind", ["plain", "layer", "rms"])
+def test_two_halves_of_eight_bits_are_as_near_as_sixteen(
+    triton_device: torch.device, kind: str, dtype: torch.dtype
+) -> None:
+    # Several numbers a thread.
+    rows, in_features, tile_rows = 5, 3072, 4
+    values, scales = (one.to(triton_device) for one in _weight(OUT_FEATURES, in_features, False))
+    x = random_tensor(rows, in_features, seed=1) * torch.logspace(-3, 3, rows)[:, None]
+    x = poisoned_rows(x.to(triton_device, dtype))
+    gain = shift = None
+    if kind != "plain":
+        gain = (1 + random_tensor(in_features, seed=2) / 2).to(triton_device, dtype)
+        shift = torch.zeros_like(gain) if kind == "layer" else None
+    linear = fold_fp8(values, scales, None, gain, shift, EPSILON)
+    halves, row_scales = halves_of(x, linear, tile_rows)
+    both = halves.view(-1, 2, tile_rows, in_features).double()
+    found = (both[:, 0] + both[:, 1] / 16).flatten(0, 1)[:rows] * row_scales.double()[:, None]
+    exact = x.double()
+    if gain is not None:
+        norm = F.rms_norm if shift is None else F.layer_norm
+        exact = norm(exact, (in_features,), eps=EPSILON) * linear.gain.double()
+    # A half is off by 1/16 of itself at most, but for what is tiny beside the row's largest.
+    most = exact.abs().amax(1, keepdim=True)
+    assert ((found - exact).abs() <= exact.abs() / 200 + most / 1e6).all()
 
 
 def test_a_row_does_not_depend_on_those_beside_it(triton_device: torch.device) -> None:
@@ -165,7 +200,7 @@ def test_gains_are_kept_small_without_rounding(largest: float) -> None:
 @pytest.mark.parametrize(
     ("tile", "sentence"),
     [
-        (LinearTile(64, 64, 64, library=True), "must be a plain kernel's"),
+        (LinearTile(64, 64, 64, library=True), "the library's for none of eight bits"),
         (LinearTile(8, 64, 128, tma=True), "must be a plain kernel's"),
         (LinearTile(16, 64, 256), "at most the 128 columns at a time that share a scale"),
     ],
@@ -179,18 +214,22 @@ def test_tiles_that_no_kernel_has_are_refused(tile: LinearTile, sentence: str) -
         fused_linear(x, linear, y, tile, workspace)
 
 
+@pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("rows", [1, 8, 64, 256])
-def test_tiles_for_eight_bits_serve_every_map(rows: int) -> None:
+def test_tiles_for_eight_bits_serve_every_map(rows: int, streams: bool) -> None:
     """Whatever the table says of 16 bits, for models of any size."""
     from kernels.tiles.table import committed_table
     from kernels.tiles.tile import ROLES, StepShapes
 
     shapes = StepShapes((6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288), (151936, 4096))
-    tiles = committed_table().tiles(rows, shapes).in_fp8(ROLES[:-1]).fitted(shapes)
+    table = committed_table()
+    cut = table.tiles(rows, shapes).in_fp8(ROLES[:-1], rows, shapes, streams=streams)
+    tiles = cut.fitted(shapes)
     assert tiles.head == committed_table().tiles(rows, shapes).fitted(shapes).head
     for role in ROLES[:-1]:
         tile, (_, columns) = getattr(tiles, role), getattr(shapes, role)
-        assert not tile.tma
+        assert tile.tma == (streams and rows > 1)
+        assert tile.is_possible
         assert not tile.library
-        assert tile.block_m == 1 or GROUP % tile.block_k == 0
+        assert tile.block_m == 1 or tile.tma or GROUP % tile.block_k == 0
         assert columns % (tile.block_k * tile.split_k) == 0
