@@ -152,6 +152,7 @@ CHECKS = (
             "tests/kernels/linear/test_norm.py",
             "tests/kernels/attention/test_fused.py",
             "tests/kernels/attention/test_rotation.py",
+            "tests/kernels/attention/test_eight_bits.py",
             "tests/kernels/linear/test_fp8.py",
             "tests/kernels/linear/test_projections.py",
             "tests/kernels/linear/test_refusals.py",

@@ -47,17 +47,20 @@ def ring_serves(
     *,
     append: bool,
     ring: RingTile | None = None,
+    dtype: torch.dtype | None = None,
 ) -> bool:
     """Whether the Hopper kernel attends over these caches, rather than the plain one.
 
     It takes half precision, evenly spaced slots in pages that whole tiles divide, and the head
-    shapes for which it is the faster (reports/decode.md).
+    shapes for which it is the faster (reports/decode.md). The queries' `dtype` must be told of
+    caches of eight bits.
     """
     num_blocks, kv_heads, block_size, head_dim = k_cache.shape
     return (
         k_cache.is_cuda
         and capability(k_cache.device) == (9, 0)
-        and k_cache.dtype in (torch.float16, torch.bfloat16)
+        and (dtype or k_cache.dtype) in (torch.float16, torch.bfloat16)
+        and k_cache.dtype in (dtype or k_cache.dtype, torch.float8_e4m3fn)
         and (group <= 4 if head_dim == 64 else append and head_dim == 128 and group <= 16)
         and block_size % (ring or ring_tile(head_dim, group)).block_n == 0
         and _can_be_copied(k_cache)
@@ -81,10 +84,11 @@ def slot_stride(cache: torch.Tensor) -> int | None:
 
 
 def _can_be_copied(cache: torch.Tensor) -> bool:
-    """Whether the bulk copy engine can take slots of half precision as rows of one matrix."""
+    """Whether the bulk copy engine can take the slots as rows of one matrix."""
     stride = slot_stride(cache)
     # It counts in 16 bytes.
-    return stride is not None and stride % 8 == 0 and cache.data_ptr() % 16 == 0
+    is_even = stride is not None and stride * cache.dtype.itemsize % 16 == 0
+    return is_even and cache.data_ptr() % 16 == 0
 
 
 def reads_values(tensor: torch.Tensor) -> bool:

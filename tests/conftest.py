@@ -44,6 +44,18 @@ hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("KVTRAIL_HYPOTHESIS", "kvtrail"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _rounding_to_eight_bits() -> Iterator[None]:
+    """The interpreter's own conversion of e4m3 is wrong."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        yield
+        return
+    from interpreted_launches import rounding_to_eight_bits
+
+    with rounding_to_eight_bits():
+        yield
+
+
 def pytest_sessionstart() -> None:
     """Fail at once where what is demanded is missing: its tests would only be skipped."""
     if os.environ.get("KVTRAIL_REQUIRE") == "chromium" and chromium() is None:

@@ -1,4 +1,7 @@
-"""What Triton's interpreter hides of a GPU: the order of programs, and accesses beyond a tensor."""
+"""What Triton's interpreter hides of a GPU, or does otherwise.
+
+The order of programs, accesses beyond a tensor, and rounding to eight bits.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+
+_TORCH_NAMES = {"fp16": "float16", "fp32": "float32"}
 
 
 class BeyondBounds(AssertionError):
@@ -30,6 +35,35 @@ def shuffled_programs(seed: int) -> Callable[[Any, int, int, int], None]:
         in_order(builder, *map(int, np.unravel_index(program, shape)))
 
     return set_grid_idx
+
+
+@contextmanager
+def rounding_to_eight_bits() -> Iterator[None]:
+    """Have the interpreter convert to and from e4m3 as GPUs and torch do.
+
+    Its own loses what rounding carries over, most of what is tiny, and NaN. What lies beyond the
+    range becomes NaN, as not every converter cuts it: kernels do that themselves.
+    """
+    from triton import language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    own = InterpreterBuilder.create_fp_to_fp
+    fp8 = torch.float8_e4m3fn
+
+    def create_fp_to_fp(builder: Any, source: Any, kind: Any, rounding: Any) -> Any:
+        if tl.float8e4nv not in (source.dtype.scalar, kind.scalar):
+            return own(builder, source, kind, rounding)
+        values = torch.from_numpy(np.array(source.data))
+        if source.dtype.scalar == tl.float8e4nv:
+            made = values.view(fp8).to(getattr(torch, _TORCH_NAMES[kind.scalar.name]))
+        else:
+            beyond = values.abs() > torch.finfo(fp8).max
+            made = values.masked_fill(beyond, math.nan).to(fp8).view(torch.uint8)
+        return TensorHandle(made.numpy(), kind.scalar)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InterpreterBuilder, "create_fp_to_fp", create_fp_to_fp)
+        yield
 
 
 @contextmanager

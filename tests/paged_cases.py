@@ -158,7 +158,7 @@ def assert_close_to_reference(
 
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors hold the same bits, NaN included."""
-    as_int = {2: torch.int16, 4: torch.int32}[left.element_size()]
+    as_int = {1: torch.int8, 2: torch.int16, 4: torch.int32}[left.element_size()]
     return left.shape == right.shape and torch.equal(
         left.contiguous().view(as_int), right.contiguous().view(as_int)
     )

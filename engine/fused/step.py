@@ -24,7 +24,8 @@ a launch of their own where the Hopper kernel serves, which takes them in eight 
 (`kernels.linear.halves`); elsewhere the gains of norms are multiplied to the rows. The library does
 not serve them.
 
-For a single row 2 and 3 are one launch where `row_attention_serves`. Single rows may keep no
+For a single row 2 and 3 are one launch where `row_attention_serves`, which is not over a cache of
+eight bits. Single rows may keep no
 statistics: the maps then norm from x itself. Logits never reach memory; for rows that sample they
 are made from the residual stream afterwards.
 
@@ -288,6 +289,7 @@ class FusedDecode:
                 pdl=True,
                 ring=self._table.ring(self._model.config.head_dim, self._model.config.group),
                 rotation=block.rotation,
+                scales=block.scales,
             )
 
     def _reserve(self) -> SplitWorkspace:

@@ -40,7 +40,10 @@ def has_fused_parts(config: DecoderSpec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FusedBlock:
-    """One transformer block's linear maps, the norms folded in, and its part of the cache."""
+    """One transformer block's linear maps, the norms folded in, and its part of the cache.
+
+    `scales` are those of a cache of eight bits.
+    """
 
     attention_in: FoldedLinear
     attention_out: FoldedLinear
@@ -48,6 +51,7 @@ class FusedBlock:
     feed_forward_out: FoldedLinear
     keys: torch.Tensor
     values: torch.Tensor
+    scales: torch.Tensor | None
     scale: float
     rotation: Rotation | None
 
@@ -72,14 +76,16 @@ def fused_blocks(model: Decoder, cache: KVCache) -> list[FusedBlock]:
             attention_out=_fold(block.attention.out),
             feed_forward_in=_fold(block.feed_forward.into, block.feed_forward.norm),
             feed_forward_out=_fold(block.feed_forward.out),
-            keys=cache.keys[layer],
-            values=cache.values[layer],
+            keys=keys,
+            values=values,
+            scales=scales,
             scale=model.config.attention_scale(layer),
             rotation=None
             if model.turns is None
             else Rotation(model.turns, block.attention.head_norm, model.config.norm_epsilon),
         )
         for layer, block in enumerate(model.blocks)
+        for keys, values, scales in (cache.layer(layer),)
     ]
 
 

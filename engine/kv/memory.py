@@ -11,6 +11,8 @@ from engine.errors import ConfigError
 from engine.kv.blocks import BlockCopy
 from engine.memory import available_bytes, in_words
 from engine.transport.staging import StagingBuffers
+from kernels.attention.eight_bits import as_bytes
+from kernels.linear.fp8 import FP8
 
 _MEMORY_SHARE = {"cuda": 0.95, "cpu": 0.85}
 """What a cache may take of the memory that is left: some of it is in pieces, or soon another's."""
@@ -27,6 +29,9 @@ class KVCache:
 
     Memory starts as zeros, never as whatever was there: a masked-off value that is NaN would still
     poison a product with 0.
+
+    With `scales`, float32 [num_layers, 2, H_kv], they are of eight bits, and what is stored times
+    its head's scale is the key or the value (`kernels.attention.eight_bits`).
     """
 
     def __init__(
@@ -39,14 +44,23 @@ class KVCache:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        scales: torch.Tensor | None = None,
     ) -> None:
         slots = (num_layers, num_blocks, num_kv_heads, block_size)
+        self.scales = scales
+        if scales is not None:
+            dtype = FP8
         if device.type == "cuda":
             side_by_side = torch.zeros((*slots, 2, head_dim), device=device, dtype=dtype)
             self.keys, self.values = side_by_side[..., 0, :], side_by_side[..., 1, :]
         else:
             self.keys = torch.zeros((*slots, head_dim), device=device, dtype=dtype)
             self.values = torch.zeros((*slots, head_dim), device=device, dtype=dtype)
+
+    def layer(self, number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Keys, values and, where they are of eight bits, scales [2, H_kv] of one layer."""
+        scales = None if self.scales is None else self.scales[number]
+        return self.keys[number], self.values[number], scales
 
     @property
     def num_bytes(self) -> int:
@@ -60,7 +74,7 @@ class KVCache:
         """
         pairs = np.array(copies, np.int64).reshape(-1, 2).T
         source, destination = staging.to_device(np.ascontiguousarray(pairs))
-        for cache in (self.keys, self.values):
+        for cache in (as_bytes(self.keys), as_bytes(self.values)):
             cache.index_copy_(1, destination, cache.index_select(1, source))
 
 

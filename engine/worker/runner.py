@@ -94,7 +94,7 @@ class ModelRunner:
         self._staging = staging
         self._block_size = block_size
         self._layers = [
-            (cache.keys[layer], cache.values[layer], model.config.attention_scale(layer))
+            (*cache.layer(layer), model.config.attention_scale(layer))
             for layer in range(model.config.num_layers)
         ]
         self.fused: FusedDecode | None = None
@@ -130,10 +130,10 @@ class ModelRunner:
         block_index = torch.where(is_running, block_index, -1)
         block_offset = positions % self._block_size
         context_lens = torch.where(is_running, positions + 1, 0)
-        keys, values, _ = self._layers[0]
+        keys, values, *_ = self._layers[0]
         append = plan_append(keys, num_rows, block_index, block_offset)
         heads = self._model.config.num_heads
-        attend = plan_decode(keys, values, heads, block_tables, context_lens)
+        attend = plan_decode(keys, values, heads, block_tables, context_lens, self._model.dtype)
         with span("forward"):
             hidden = self._forward(token_ids, positions, append, attend)
         with span("sampling"):
@@ -300,11 +300,11 @@ class ModelRunner:
         def append_and_attend(
             layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         ) -> torch.Tensor:
-            keys, values, scale = self._layers[layer]
+            keys, values, scales, scale = self._layers[layer]
             with span("append"):
-                append(keys, values, key, value)
+                append(keys, values, key, value, scales)
             with span("attention"):
-                return attend(query, keys, values, scale, query.new_empty(query.shape))
+                return attend(query, keys, values, scale, query.new_empty(query.shape), scales)
 
         return self._model.forward(token_ids, positions, append_and_attend, kept)
 

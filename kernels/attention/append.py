@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.attention.cache_tile import slot_of, store_cached
+from kernels.attention.cache_tile import head_scales, rounded, slot_of, store_cached
 from kernels.dependent_launch import (
     await_producers,
     launch_options,
@@ -55,6 +55,7 @@ def append_rows(
     key_stride_head,
     value_stride_row,
     value_stride_head,
+    scales,
     H: tl.constexpr,
     D: tl.constexpr,
     ROWS: tl.constexpr,
@@ -66,7 +67,9 @@ def append_rows(
     """Row i goes to block_idx[i] at pos[i], or where COMMON at the one position in `pos`.
 
     Where `batch_idx` is not None, row batch_idx[i] goes there. A negative block skips the row.
+    The `scales` are those of a cache of eight bits, or None.
     """
+    EIGHT_BITS: tl.constexpr = scales is not None
     release_consumers(PDL)
     await_producers(PDL)
     place = _own_places(ROWS, HEADS)
@@ -93,8 +96,9 @@ def append_rows(
     slot += head * cache_stride_head + dim
     is_written = in_row & (block >= 0)
     # Streaming stores: L2 may write their lines back first.
-    store_cached(k_cache, slot, new_key, is_written, ".cs")
-    store_cached(v_cache, slot, new_value, is_written, ".cs")
+    key_scale, value_scale = head_scales(scales, head, H)
+    store_cached(k_cache, slot, rounded(new_key, key_scale, EIGHT_BITS), is_written, ".cs")
+    store_cached(v_cache, slot, rounded(new_value, value_scale, EIGHT_BITS), is_written, ".cs")
 
 
 def launch_append(
@@ -105,6 +109,7 @@ def launch_append(
     block_idx: torch.Tensor,
     pos: int | torch.Tensor,
     batch_idx: torch.Tensor | None,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """`kernels.kv_append` for checked arguments."""
     rows = block_idx.shape[0]
@@ -134,6 +139,7 @@ def launch_append(
         key.stride(1),
         value.stride(0),
         value.stride(1),
+        scales,
         H=heads,
         D=head_dim,
         COMMON=batch_idx is None and pos.numel() != rows,

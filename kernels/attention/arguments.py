@@ -21,3 +21,4 @@ class FusedArguments(NamedTuple):
     out: torch.Tensor
     scale: float
     rotation: Rotation | None = None
+    scales: torch.Tensor | None = None

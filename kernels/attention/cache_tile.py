@@ -3,10 +3,19 @@
 
 A cache is [blocks, KV heads, block size, head dimension]; offsets into it are 64-bit, as 32 bits
 would overflow at 43,691 blocks of 12 heads, 64 tokens and 64 dimensions.
+
+A cache of eight bits is e4m3, with scales [2, KV heads]: of keys, and of values. Kernels attend to
+what is stored. The scale of a head's keys is multiplied to the scale of its scores, and that of its
+values to what it attended to, so that a tile is converted and no more.
 """
 
 import triton
 import triton.language as tl
+
+from kernels.linear import fp8
+from kernels.linear.vector import unpacked
+
+LARGEST = tl.constexpr(fp8.LARGEST)
 
 
 @triton.jit
@@ -41,12 +50,28 @@ def tile_slots(
 
 
 @triton.jit
-def load_cached(head, slots, mask):
-    """What stands at these offsets of a head of the cache.
+def load_cached(head, slots, mask, TYPE: tl.constexpr):
+    """What stands at these offsets of a head of the cache; as TYPE, where it is of eight bits.
 
     Slots past the context are loaded as zero: a weight of zero times NaN is NaN.
     """
-    return tl.load(head + slots, mask=mask, other=0.0)
+    tile = tl.load(head + slots, mask=mask, other=0.0)
+    if tile.dtype == tl.float8e4nv:
+        tile = unpacked(tile, TYPE)
+    return tile
+
+
+@triton.jit
+def head_scales(scales, kv_head, kv_heads):
+    """The scales of a head's keys and values in a cache of eight bits; 1 and 1 in any other.
+
+    Of heads beyond the last, which are masked, some head's.
+    """
+    if scales is None:
+        return 1.0, 1.0
+    else:
+        head = tl.minimum(kv_head, kv_heads - 1)
+        return tl.load(scales + head), tl.load(scales + kv_heads + head)
 
 
 @triton.jit
@@ -56,6 +81,19 @@ def slot_of(block, offset, stride_block, stride_slot):
 
 
 @triton.jit
+def rounded(values, scale, EIGHT_BITS: tl.constexpr):
+    """New keys or values as a cache of EIGHT_BITS has them, and others as they are.
+
+    Values beyond its range become the largest that it has. NaN stays NaN.
+    """
+    if EIGHT_BITS:
+        values = values.to(tl.float32) / scale
+        values = tl.where(values > LARGEST, LARGEST, values)
+        values = tl.where(values < -LARGEST, -LARGEST, values).to(tl.float8e4nv)
+    return values
+
+
+@triton.jit
 def store_cached(head, slots, values, mask, CACHE: tl.constexpr):
-    """Write new keys or values to these offsets of the cache."""
+    """Write new keys or values, `rounded`, to these offsets of the cache."""
     tl.store(head + slots, values, mask=mask, cache_modifier=CACHE)

@@ -14,10 +14,12 @@ from kernels.attention.rotation import Rotation
 from kernels.attention.value_checks import host_array, used_blocks
 from kernels.backend import reads_values
 from kernels.errors import KernelArgumentError
+from kernels.linear.fp8 import FP8
 
 MAX_HEAD_DIM = 256
 _MOST_IN_BLOCK = 2**31 - 1
-_CACHE_DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_EIGHT_BITS = frozenset({FP8})
 
 
 def check_append(
@@ -28,11 +30,13 @@ def check_append(
     block_idx: torch.Tensor,
     pos: int | torch.Tensor,
     batch_idx: torch.Tensor | None,
+    scales: torch.Tensor | None,
 ) -> None:
     """Refuse a `kv_append` call that cannot be carried out, naming the argument."""
-    _, kv_heads, block_size, head_dim = _check_caches(k_cache, v_cache)
-    _check_rows("key", key, "[B, H_kv, D]", kv_heads, head_dim, k_cache)
-    _check_rows("value", value, "[B, H_kv, D]", kv_heads, head_dim, k_cache)
+    _, kv_heads, block_size, head_dim = _check_caches(k_cache, v_cache, scales)
+    kind = k_cache.dtype if scales is None else _float_of("key", key)
+    _check_rows("key", key, "[B, H_kv, D]", kv_heads, head_dim, k_cache, kind)
+    _check_rows("value", value, "[B, H_kv, D]", kv_heads, head_dim, k_cache, kind)
     batch = key.shape[0]
     if value.shape[0] != batch:
         raise KernelArgumentError(
@@ -61,9 +65,10 @@ def check_decode(
     context_lens: torch.Tensor,
     scale: float | None,
     out: torch.Tensor | None,
+    scales: torch.Tensor | None,
 ) -> None:
     """Refuse a `paged_attention_decode` call that cannot be carried out."""
-    _check_attention(query, k_cache, v_cache, block_tables, context_lens, scale, out)
+    _check_attention(query, k_cache, v_cache, block_tables, context_lens, scale, out, scales)
     if query.shape[0] != context_lens.shape[0]:
         raise KernelArgumentError(
             f"query must have one row per sequence, {context_lens.shape[0]} by context_lens, "
@@ -80,9 +85,10 @@ def check_prefill(
     query_start_loc: torch.Tensor,
     scale: float | None,
     out: torch.Tensor | None,
+    scales: torch.Tensor | None,
 ) -> None:
     """Refuse a `paged_attention_prefill` call that cannot be carried out."""
-    _check_attention(query, k_cache, v_cache, block_tables, context_lens, scale, out)
+    _check_attention(query, k_cache, v_cache, block_tables, context_lens, scale, out, scales)
     sequences = context_lens.shape[0]
     if _check_indices("query_start_loc", query_start_loc, k_cache) != sequences + 1:
         raise KernelArgumentError(
@@ -93,15 +99,17 @@ def check_prefill(
 
 def check_fused_attention(arguments: FusedArguments) -> None:
     """Refuse a `fused_attention` call that cannot be carried out."""
-    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale, rotation = arguments
-    _, kv_heads, _, head_dim = _check_caches(k_cache, v_cache)
+    qkv, k_cache, v_cache, block_tables, positions, is_running, out = arguments[:7]
+    scale, rotation, scales = arguments[7:]
+    _, kv_heads, _, head_dim = _check_caches(k_cache, v_cache, scales)
+    dtype = k_cache.dtype if scales is None else _float_of("qkv", qkv)
     rows = _check_indices("positions", positions, k_cache)
     kind = is_running.dtype if isinstance(is_running, torch.Tensor) else torch.bool
     if kind not in (torch.bool, torch.int32):
         raise KernelArgumentError(f"is_running must be torch.bool or torch.int32, but is {kind}")
     _check_tensor("is_running", is_running, 1, "[B]", kind, k_cache)
-    _check_tensor("out", out, 2, "[B, H_q * D]", k_cache.dtype, k_cache)
-    _check_tensor("qkv", qkv, 2, "[B, (H_q + 2 * H_kv) * D]", k_cache.dtype, k_cache)
+    _check_tensor("out", out, 2, "[B, H_q * D]", dtype, k_cache)
+    _check_tensor("qkv", qkv, 2, "[B, (H_q + 2 * H_kv) * D]", dtype, k_cache)
     for name, tensor in (("is_running", is_running), ("out", out), ("qkv", qkv)):
         if tensor.shape[0] != rows:
             raise KernelArgumentError(
@@ -126,10 +134,10 @@ def check_fused_attention(arguments: FusedArguments) -> None:
             f"by out and {kv_heads} KV heads of {head_dim}, but has {qkv.shape[1]}"
         )
     if rotation is not None:
-        _check_rotation(rotation, query_heads + kv_heads, head_dim, k_cache)
+        _check_rotation(rotation, query_heads + kv_heads, head_dim, k_cache, dtype)
     query = out.view(rows, query_heads, head_dim)
     _check_attention(
-        query, k_cache, v_cache, block_tables, positions, scale, None, per_row="positions"
+        query, k_cache, v_cache, block_tables, positions, scale, None, scales, per_row="positions"
     )
     if block_tables.shape[1] == 0:
         raise KernelArgumentError("block_tables must have a column for the new tokens, but has 0")
@@ -138,13 +146,17 @@ def check_fused_attention(arguments: FusedArguments) -> None:
 
 
 def _check_rotation(
-    rotation: Rotation, turned_heads: int, head_dim: int, k_cache: torch.Tensor
+    rotation: Rotation,
+    turned_heads: int,
+    head_dim: int,
+    k_cache: torch.Tensor,
+    dtype: torch.dtype,
 ) -> None:
     """Refuse tables that kernels would read beyond, or as what they are not."""
     _check_tensor("rotation.table", rotation.table, 2, "[P, D]", torch.float32, k_cache)
     tensors = [("rotation.table", rotation.table, (rotation.table.shape[0], head_dim))]
     if rotation.norm is not None:
-        _check_tensor("rotation.norm", rotation.norm, 2, "[H_q + H_kv, D]", k_cache.dtype, k_cache)
+        _check_tensor("rotation.norm", rotation.norm, 2, "[H_q + H_kv, D]", dtype, k_cache)
         tensors.append(("rotation.norm", rotation.norm, (turned_heads, head_dim)))
     for name, tensor, shape in tensors:
         if tuple(tensor.shape) != shape or not tensor.is_contiguous():
@@ -193,16 +205,18 @@ def _check_attention(
     context_lens: torch.Tensor,
     scale: float | None,
     out: torch.Tensor | None,
+    scales: torch.Tensor | None,
     *,
     per_row: str = "context_lens",
 ) -> None:
     """Refuse what no attention can take; `per_row` is what the caller calls `context_lens`."""
-    _, kv_heads, _, head_dim = _check_caches(k_cache, v_cache)
+    _, kv_heads, _, head_dim = _check_caches(k_cache, v_cache, scales)
+    kind = k_cache.dtype if scales is None else _float_of("query", query)
     if head_dim > MAX_HEAD_DIM:
         raise KernelArgumentError(
             f"k_cache must have a head dimension of at most {MAX_HEAD_DIM}, but has {head_dim}"
         )
-    _check_rows("query", query, "[rows, H_q, D]", None, head_dim, k_cache)
+    _check_rows("query", query, "[rows, H_q, D]", None, head_dim, k_cache, kind)
     query_heads = query.shape[1]
     if query_heads == 0 or query_heads % kv_heads:
         raise KernelArgumentError(
@@ -228,15 +242,20 @@ def _check_attention(
             raise KernelArgumentError(
                 f"out must have query's shape, {tuple(query.shape)}, but is {shape}"
             )
-        _check_rows("out", out, "[rows, H_q, D]", query_heads, head_dim, k_cache)
+        _check_rows("out", out, "[rows, H_q, D]", query_heads, head_dim, k_cache, kind)
 
 
-def _check_caches(k_cache: torch.Tensor, v_cache: torch.Tensor) -> torch.Size:
-    if not isinstance(k_cache, torch.Tensor) or k_cache.dtype not in _CACHE_DTYPES:
+def _check_caches(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, scales: torch.Tensor | None
+) -> torch.Size:
+    kinds = _FLOATS if scales is None else _EIGHT_BITS
+    if not isinstance(k_cache, torch.Tensor) or k_cache.dtype not in kinds:
         kind = k_cache.dtype if isinstance(k_cache, torch.Tensor) else type(k_cache).__name__
-        raise KernelArgumentError(
-            f"k_cache must be a float32, float16 or bfloat16 tensor, but is {kind}"
-        )
+        wanted = "a float32, float16 or bfloat16 tensor"
+        if scales is not None:
+            wanted = f"{FP8} where scales are given"
+        remedy = ": give the scales of its heads" if kind == FP8 else ""
+        raise KernelArgumentError(f"k_cache must be {wanted}, but is {kind}{remedy}")
     if k_cache.dim() != 4 or 0 in k_cache.shape:
         raise KernelArgumentError(
             "k_cache must have shape [num_blocks, H_kv, block_size, D], none of them zero, "
@@ -260,7 +279,30 @@ def _check_caches(k_cache: torch.Tensor, v_cache: torch.Tensor) -> torch.Size:
             f"v_cache must have k_cache's shape {tuple(k_cache.shape)} and strides "
             f"{k_cache.stride()}, but has {tuple(v_cache.shape)} and {v_cache.stride()}"
         )
+    if scales is not None:
+        _check_scales(scales, k_cache)
     return k_cache.shape
+
+
+def _check_scales(scales: torch.Tensor, k_cache: torch.Tensor) -> None:
+    """Refuse scales that kernels would read beyond."""
+    _check_tensor("scales", scales, 2, "[2, H_kv]", torch.float32, k_cache)
+    shape = (2, k_cache.shape[1])
+    if tuple(scales.shape) != shape or not scales.is_contiguous():
+        raise KernelArgumentError(
+            f"scales must be {list(shape)}, of keys and of values, and contiguous, but is "
+            f"{list(scales.shape)} with strides {scales.stride()}"
+        )
+
+
+def _float_of(name: str, tensor: torch.Tensor) -> torch.dtype:
+    """The dtype of what meets a cache of eight bits, which may be any of the others."""
+    if not isinstance(tensor, torch.Tensor) or tensor.dtype not in _FLOATS:
+        kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise KernelArgumentError(
+            f"{name} must be a float32, float16 or bfloat16 tensor, but is {kind}"
+        )
+    return tensor.dtype
 
 
 def _check_rows(
@@ -270,8 +312,9 @@ def _check_rows(
     heads: int | None,
     head_dim: int,
     cache: torch.Tensor,
+    dtype: torch.dtype,
 ) -> None:
-    _check_tensor(name, rows, 3, meaning, cache.dtype, cache)
+    _check_tensor(name, rows, 3, meaning, dtype, cache)
     if rows.shape[2] != head_dim or (heads is not None and rows.shape[1] != heads):
         wanted = f"[*, {'*' if heads is None else heads}, {head_dim}]"
         raise KernelArgumentError(

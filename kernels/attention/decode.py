@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.attention.cache_tile import block_of, load_cached, tile_slots
+from kernels.attention.cache_tile import block_of, head_scales, load_cached, tile_slots
 from kernels.attention.running_softmax import (
     LOG2_E,
     arrive_last,
@@ -52,6 +52,7 @@ def decode_attention(
     table_stride,
     out_stride_row,
     out_stride_head,
+    scales,
     G: tl.constexpr,
     G_PAD: tl.constexpr,
     D: tl.constexpr,
@@ -62,6 +63,7 @@ def decode_attention(
     SERIAL: tl.constexpr,
 ):
     """One KV head of one sequence: all splits (SERIAL), or split number `program_id(2)`."""
+    EIGHT_BITS: tl.constexpr = scales is not None
     kv_head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
     split = tl.program_id(2)
@@ -89,6 +91,10 @@ def decode_attention(
         k_head = k_cache + kv_head.to(tl.int64) * cache_stride_head
         v_head = v_cache + kv_head.to(tl.int64) * cache_stride_head
 
+        key_scale, value_scale = head_scales(scales, kv_head, tl.num_programs(0))
+        if EIGHT_BITS:
+            scale_log2 *= key_scale
+
         total_max, total_sum, total_acc = empty_part(G_PAD, D_PAD)
         run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)
 
@@ -108,8 +114,8 @@ def decode_attention(
                     )
                     run_max, run_sum, run_acc = empty_part(G_PAD, D_PAD)
 
-            k = load_cached(k_head + page, slots, mask)
-            v = load_cached(v_head + page, slots, mask)
+            k = load_cached(k_head + page, slots, mask, q.dtype)
+            v = load_cached(v_head + page, slots, mask, q.dtype)
             run_max, run_sum, run_acc = attend_tile(
                 q, k, v, in_context, scale_log2, run_max, run_sum, run_acc
             )
@@ -119,7 +125,10 @@ def decode_attention(
             total_max, total_sum, total_acc = combine(
                 total_max, total_sum, total_acc, run_max, run_sum, run_acc
             )
-            store_output(out_row, total_sum, total_acc, head, dim, row_mask, out_stride_head)
+            store_output(
+                out_row, total_sum, total_acc, value_scale, head, dim, row_mask, out_stride_head,
+                EIGHT_BITS,
+            )  # fmt: skip
         else:
             pair = sequence * tl.num_programs(0) + kv_head
             parts = parts_of(partials, pair, tl.num_programs(2), group, G, D_PAD)
@@ -129,7 +138,10 @@ def decode_attention(
                 total_max, total_sum, total_acc = combined_parts(
                     parts, splits, in_group, dim, row_mask, G, G_PAD, D_PAD
                 )
-                store_output(out_row, total_sum, total_acc, head, dim, row_mask, out_stride_head)
+                store_output(
+                    out_row, total_sum, total_acc, value_scale,
+                    head, dim, row_mask, out_stride_head, EIGHT_BITS,
+                )  # fmt: skip
                 tl.store(counters + pair, 0)
 
 
@@ -141,6 +153,7 @@ def launch_decode(
     context_lens: torch.Tensor,
     scale: float,
     out: torch.Tensor,
+    scales: torch.Tensor | None = None,
     *,
     serial: bool | None = None,
 ) -> None:
@@ -188,6 +201,7 @@ def launch_decode(
         block_tables.stride(0),
         out.stride(0),
         out.stride(1),
+        scales,
         G=group,
         D=head_dim,
         PAGE=block_size,

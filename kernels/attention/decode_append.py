@@ -6,13 +6,13 @@ are the last thing combined, after all splits of the cached tokens, and the prog
 split writes them into their slot. So no program reads a slot that this launch writes.
 
 Why early launch is safe. Before `await_producers` a program reads positions, tables and *cached*
-tokens only, all of which the step before left. Those are complete: a step's first kernel is
-launched without the attribute, so it starts after the whole step before has ended, and every
-kernel of the step starts after its first (`kernels.dependent_launch`). What this launch appends
-is read by no other kernel of the same step, and by the next step only as cached tokens. Nothing
-is written before `await_producers`; after it everything earlier in the stream has ended, the
-readers of `out` and of the workspace among them, because a program that does any work awaits and
-every (sequence, KV head) pair has such a program.
+tokens only, all of which the step before left, and scales, which stay. Those are complete: a step's
+first kernel is launched without the attribute, so it starts after the whole step before has ended,
+and every kernel of the step starts after its first (`kernels.dependent_launch`). What this launch
+appends is read by no other kernel of the same step, and by the next step only as cached tokens.
+Nothing is written before `await_producers`; after it everything earlier in the stream has ended,
+the readers of `out` and of the workspace among them, because a program that does any work awaits
+and every (sequence, KV head) pair has such a program.
 """
 
 import triton
@@ -21,7 +21,9 @@ import triton.language as tl
 from kernels.attention.arguments import FusedArguments
 from kernels.attention.cache_tile import (
     block_of,
+    head_scales,
     load_cached,
+    rounded,
     slot_of,
     store_cached,
     tile_slots,
@@ -98,6 +100,7 @@ def decode_attention_append(
     cache_stride_slot,
     table_stride,
     out_stride_row,
+    scales,
     G: tl.constexpr,
     G_PAD: tl.constexpr,
     D: tl.constexpr,
@@ -113,8 +116,11 @@ def decode_attention_append(
     """One KV head of one sequence: all splits (SERIAL), or split number `program_id(2)`.
 
     Queries and keys are turned where there are `turns` [positions, D], and normed before where
-    there is a `head_norm` [KV_HEADS (G + 1), D].
+    there is a `head_norm` [KV_HEADS (G + 1), D]. A cache of eight bits has `scales` [2, KV_HEADS];
+    the new token is then attended to as it is stored, too.
     """
+    EIGHT_BITS: tl.constexpr = scales is not None
+    TYPE: tl.constexpr = qkv.dtype.element_ty
     release_consumers(PDL)
     kv_head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
@@ -144,8 +150,11 @@ def decode_attention_append(
             table, block_of(table, first, last, PAGE), first, last,
             cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
         )  # fmt: skip
-        k = load_cached(k_head + page, slots, mask)
-        v = load_cached(v_head + page, slots, mask)
+        k = load_cached(k_head + page, slots, mask, TYPE)
+        v = load_cached(v_head + page, slots, mask, TYPE)
+        key_scale, value_scale = head_scales(scales, kv_head, KV_HEADS)
+        if EIGHT_BITS:
+            scale_log2 *= key_scale
         new_block = tl.load(table + cached // PAGE, mask=runs, other=0).to(tl.int64)
         if turns is not None:
             pair = turns + cached * D + dim % (D // 2)
@@ -171,6 +180,8 @@ def decode_attention_append(
         new_value = tl.load(
             row + (KV_HEADS * G + KV_HEADS + kv_head) * D + dim, mask=in_head, other=0.0
         )
+        new_key = rounded(new_key, key_scale, EIGHT_BITS)
+        new_value = rounded(new_value, value_scale, EIGHT_BITS)
         if (split == 0) & runs:
             slot = slot_of(new_block, cached % PAGE, cache_stride_block, cache_stride_slot) + dim
             store_cached(k_head, slot, new_key, in_head, "")
@@ -198,8 +209,8 @@ def decode_attention_append(
                 table, block, start, last,
                 cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
             )  # fmt: skip
-            k = load_cached(k_head + page, slots, mask)
-            v = load_cached(v_head + page, slots, mask)
+            k = load_cached(k_head + page, slots, mask, TYPE)
+            v = load_cached(v_head + page, slots, mask, TYPE)
             run_max, run_sum, run_acc = attend_tile(
                 q, k, v, in_context, scale_log2, run_max, run_sum, run_acc
             )
@@ -229,8 +240,9 @@ def decode_attention_append(
             # Rows that do not run get zeros, whatever their queries hold.
             total_sum = tl.where(runs, total_sum, 0.0)
             store_output(
-                out + sequence * out_stride_row, total_sum, total_acc, head, dim, row_mask, D
-            )
+                out + sequence * out_stride_row, total_sum, total_acc, value_scale,
+                head, dim, row_mask, D, EIGHT_BITS,
+            )  # fmt: skip
 
 
 def launch_fused(arguments: FusedArguments, pdl: bool, *, serial: bool | None = None) -> None:
@@ -238,7 +250,8 @@ def launch_fused(arguments: FusedArguments, pdl: bool, *, serial: bool | None = 
 
     `serial` overrides the choice between the two launches, which agree bit for bit.
     """
-    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale, rotation = arguments
+    qkv, k_cache, v_cache, block_tables, positions, is_running, out = arguments[:7]
+    scale, rotation, scales = arguments[7:]
     _, kv_heads, block_size, head_dim = k_cache.shape
     batch = positions.shape[0]
     if batch == 0:
@@ -278,6 +291,7 @@ def launch_fused(arguments: FusedArguments, pdl: bool, *, serial: bool | None = 
         k_cache.stride(2),
         block_tables.stride(0),
         out.stride(0),
+        scales,
         G=group,
         D=head_dim,
         KV_HEADS=kv_heads,

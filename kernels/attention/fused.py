@@ -34,6 +34,7 @@ def fused_attention(
     pdl: bool = False,
     ring: RingTile | None = None,
     rotation: Rotation | None = None,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Append each running row's new token to its pages and attend over it and all before it.
 
@@ -43,11 +44,13 @@ def fused_attention(
     Parameters
     ----------
     qkv : torch.Tensor
-        ``[B, (H_q + 2 * H_kv) * D]``, the caches' dtype: queries, keys and values of the new
-        tokens, heads one after another. Rows may be strided.
+        ``[B, (H_q + 2 * H_kv) * D]``, the caches' dtype, or any float dtype where `scales` are
+        given: queries, keys and values of the new tokens, heads one after another. Rows may be
+        strided.
     k_cache, v_cache : torch.Tensor
         ``[num_blocks, H_kv, block_size, D]`` of equal strides, the last of them 1; ``D`` at most
-        256. The new token is written to slot ``positions % block_size`` of its block.
+        256; float8_e4m3fn where `scales` are given. The new token is written to slot
+        ``positions % block_size`` of its block.
     block_tables : torch.Tensor
         ``[B, max_blocks]`` int32, the block of each ``block_size`` tokens; rows may be strided.
         Entries that a row does not reach may hold anything. No two running rows may append to
@@ -64,13 +67,15 @@ def fused_attention(
         Factor on the scores.
     pdl : bool
         Launch dependently on the kernel before (`kernels.dependent_launch`) where the device
-        can. Positions, tables, `is_running` and the cached tokens are then read before that
+        can. Positions, tables, `is_running`, scales and the cached tokens are then read before that
         kernel has ended: they must stand since before the last kernel that was launched without
         it, as `kv_append` is not. `qkv` is read, and everything written, after.
     ring : RingTile or None
         How the Hopper kernel streams a context; None: as the committed table says.
     rotation : Rotation or None
         How the new tokens' queries and keys are normed and turned first. Keys are appended turned.
+    scales : torch.Tensor or None
+        As `kernels.kv_append` has them. The new token, too, is attended to as it is stored.
 
     Returns
     -------
@@ -83,7 +88,16 @@ def fused_attention(
         An argument that does not fit, by name.
     """
     arguments = FusedArguments(
-        qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale, rotation
+        qkv,
+        k_cache,
+        v_cache,
+        block_tables,
+        positions,
+        is_running,
+        out,
+        scale,
+        rotation,
+        scales,
     )
     check_fused_attention(arguments)
     if not uses_triton(k_cache):
@@ -93,7 +107,7 @@ def fused_attention(
 
     launch: Callable[..., None]
     group = out.shape[1] // (k_cache.shape[1] * k_cache.shape[3])
-    if ring_serves(k_cache, v_cache, group, append=True, ring=ring):
+    if ring_serves(k_cache, v_cache, group, append=True, ring=ring, dtype=qkv.dtype):
         from kernels.attention.hopper.ring_launch import launch_ring_append
 
         launch = partial(launch_ring_append, ring=ring)
@@ -108,7 +122,8 @@ def fused_attention(
 @torch.no_grad()
 def _append_then_attend(arguments: FusedArguments) -> None:
     """The same in torch, one operation after the other."""
-    qkv, k_cache, v_cache, block_tables, positions, is_running, out, scale, rotation = arguments
+    qkv, k_cache, v_cache, block_tables, positions, is_running, out = arguments[:7]
+    scale, rotation, scales = arguments[7:]
     num_blocks, kv_heads, block_size, head_dim = k_cache.shape
     query, key, value = split_heads(qkv, kv_heads, head_dim)
     runs = is_running > 0
@@ -119,12 +134,12 @@ def _append_then_attend(arguments: FusedArguments) -> None:
     columns = torch.where(runs, positions // block_size, 0).to(torch.int64)
     blocks = torch.where(runs, block_tables.gather(1, columns[:, None])[:, 0], -1)
     slots = torch.where(runs, positions % block_size, 0)
-    TorchAppend(blocks, slots, None)(k_cache, v_cache, key, value)
+    TorchAppend(blocks, slots, None)(k_cache, v_cache, key, value, scales)
     lengths, used = used_blocks(
         num_blocks, block_size, block_tables, torch.where(runs, positions + 1, 0)
     )
     attend = TorchDecode(k_cache, lengths, used)
-    attend(query, k_cache, v_cache, scale, out.view(query.shape))
+    attend(query, k_cache, v_cache, scale, out.view(query.shape), scales)
 
 
 def split_heads(

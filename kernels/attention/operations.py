@@ -16,6 +16,8 @@ def kv_append(
     block_idx: torch.Tensor,
     pos: int | torch.Tensor,
     batch_idx: torch.Tensor | None = None,
+    *,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """Write new keys and values into their slots of one layer's cache, in place.
 
@@ -25,11 +27,11 @@ def kv_append(
     Parameters
     ----------
     k_cache, v_cache : torch.Tensor
-        ``[num_blocks, H_kv, block_size, D]``, float32, float16 or bfloat16, of equal strides,
-        the last of them 1.
+        ``[num_blocks, H_kv, block_size, D]``, float32, float16 or bfloat16, or float8_e4m3fn
+        where `scales` are given; of equal strides, the last of them 1.
     key, value : torch.Tensor
-        ``[B, H_kv, D]``, the caches' dtype; may be strided slices with a contiguous last
-        dimension.
+        ``[B, H_kv, D]``, the caches' dtype, or any float dtype where `scales` are given; may be
+        strided slices with a contiguous last dimension.
     block_idx : torch.Tensor
         ``[N]`` int32, the block of each row. A negative block skips the row. ``N == B`` unless
         `batch_idx` is given.
@@ -39,6 +41,10 @@ def kv_append(
         graph an int stays what it was at capture: give a tensor there.
     batch_idx : torch.Tensor, optional
         ``[N]`` int32, the row of `key` and `value` to write.
+    scales : torch.Tensor, optional
+        ``[2, H_kv]`` float32, contiguous and above zero: what stands in the caches, times its
+        head's number in row 0, is a key, and in row 1 a value. Values beyond the range of
+        float8_e4m3fn become its largest.
 
     Raises
     ------
@@ -46,10 +52,10 @@ def kv_append(
         A shape, dtype, device or stride that does not fit; on the CPU also an index out of range
         and two rows bound for one slot (on a GPU only with ``KVTRAIL_CHECK_VALUES=1``).
     """
-    check_append(k_cache, v_cache, key, value, block_idx, pos, batch_idx)
+    check_append(k_cache, v_cache, key, value, block_idx, pos, batch_idx, scales)
     with torch.no_grad():
         append = plan_append(k_cache, key.shape[0], block_idx, pos, batch_idx)
-        append(k_cache, v_cache, key, value)
+        append(k_cache, v_cache, key, value, scales)
 
 
 def paged_attention_decode(
@@ -61,6 +67,7 @@ def paged_attention_decode(
     *,
     scale: float | None = None,
     out: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of one query token a sequence over its paged context.
 
@@ -71,8 +78,8 @@ def paged_attention_decode(
     Parameters
     ----------
     query : torch.Tensor
-        ``[B, H_q, D]``, the caches' dtype; ``H_q`` a multiple of ``H_kv``. May be a strided slice
-        with a contiguous last dimension.
+        ``[B, H_q, D]``, the caches' dtype, or any float dtype where `scales` are given; ``H_q`` a
+        multiple of ``H_kv``. May be a strided slice with a contiguous last dimension.
     k_cache, v_cache : torch.Tensor
         ``[num_blocks, H_kv, block_size, D]`` of equal strides, the last of them 1; ``D`` at most
         256. Hopper's own kernel wants slots that lie evenly, as in contiguous caches, or in one
@@ -86,6 +93,8 @@ def paged_attention_decode(
         Factor on the scores; ``D ** -0.5`` by default.
     out : torch.Tensor, optional
         ``[B, H_q, D]``, written and returned; allocated by default.
+    scales : torch.Tensor, optional
+        As in :func:`kv_append`, of caches of float8_e4m3fn.
 
     Returns
     -------
@@ -97,13 +106,15 @@ def paged_attention_decode(
     KernelArgumentError
         An argument that does not fit, by name.
     """
-    check_decode(query, k_cache, v_cache, block_tables, context_lens, scale, out)
+    check_decode(query, k_cache, v_cache, block_tables, context_lens, scale, out, scales)
     factor = query.shape[2] ** -0.5 if scale is None else scale
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     with torch.no_grad():
-        attend = plan_decode(k_cache, v_cache, query.shape[1], block_tables, context_lens)
-        return attend(query, k_cache, v_cache, factor, out)
+        attend = plan_decode(
+            k_cache, v_cache, query.shape[1], block_tables, context_lens, query.dtype
+        )
+        return attend(query, k_cache, v_cache, factor, out, scales)
 
 
 def paged_attention_prefill(
@@ -116,6 +127,7 @@ def paged_attention_prefill(
     *,
     scale: float | None = None,
     out: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of ragged chunks of query tokens over their paged contexts.
 
@@ -138,6 +150,8 @@ def paged_attention_prefill(
     out : torch.Tensor, optional
         ``[total_tokens, H_q, D]``, written and returned; allocated by default. Rows from
         ``query_start_loc[-1]`` on belong to no sequence and are left as they are.
+    scales : torch.Tensor, optional
+        As in :func:`kv_append`, of caches of float8_e4m3fn.
 
     Returns
     -------
@@ -149,10 +163,12 @@ def paged_attention_prefill(
     KernelArgumentError
         An argument that does not fit, by name.
     """
-    check_prefill(query, k_cache, v_cache, block_tables, context_lens, query_start_loc, scale, out)
+    check_prefill(
+        query, k_cache, v_cache, block_tables, context_lens, query_start_loc, scale, out, scales
+    )
     factor = query.shape[2] ** -0.5 if scale is None else scale
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     with torch.no_grad():
         attend = plan_prefill(k_cache, query.shape[0], block_tables, context_lens, query_start_loc)
-        return attend(query, k_cache, v_cache, factor, out)
+        return attend(query, k_cache, v_cache, factor, out, scales)

@@ -22,13 +22,17 @@ from kernels.attention.value_checks import (
 )
 from kernels.backend import device_of, reads_values, ring_serves, uses_triton
 
-Append: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
-"""append(k_cache, v_cache, key [B, H_kv, D], value [B, H_kv, D]): writes the new tokens."""
+Append: TypeAlias = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], None
+]
+"""append(k_cache, v_cache, key [B, H_kv, D], value [B, H_kv, D], scales): writes the new tokens.
+The scales are those of a cache of eight bits, or None."""
 
 Attend: TypeAlias = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor, float, torch.Tensor], torch.Tensor
+    [torch.Tensor, torch.Tensor, torch.Tensor, float, torch.Tensor, torch.Tensor | None],
+    torch.Tensor,
 ]
-"""attend(query, k_cache, v_cache, scale, out) -> out, both [rows, H_q, D]."""
+"""attend(query, k_cache, v_cache, scale, out, scales) -> out, both [rows, H_q, D]."""
 
 
 def plan_append(
@@ -61,8 +65,11 @@ def plan_decode(
     query_heads: int,
     block_tables: torch.Tensor,
     context_lens: torch.Tensor,
+    dtype: torch.dtype | None = None,
 ) -> Attend:
-    """Plan `kernels.paged_attention_decode` of queries of so many heads.
+    """Plan `kernels.paged_attention_decode` of queries of so many heads and the caches' dtype.
+
+    Over caches of eight bits the `dtype` of the queries is another, which is to be told.
 
     Raises
     ------
@@ -77,7 +84,7 @@ def plan_decode(
     if reads_values(k_cache):
         used_blocks(num_blocks, block_size, block_tables, context_lens)
     launch: Callable[..., None]
-    if ring_serves(k_cache, v_cache, query_heads // kv_heads, append=False):
+    if ring_serves(k_cache, v_cache, query_heads // kv_heads, append=False, dtype=dtype):
         from kernels.attention.hopper.ring_launch import launch_ring_decode as launch
     else:
         from kernels.attention.decode import launch_decode as launch
@@ -118,9 +125,10 @@ def _append(
     v_cache: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    scales: torch.Tensor | None = None,
 ) -> None:
     with device_of(k_cache):
-        launch(k_cache, v_cache, key, value, *indices)
+        launch(k_cache, v_cache, key, value, *indices, scales)
 
 
 def _attend(
@@ -131,7 +139,8 @@ def _attend(
     v_cache: torch.Tensor,
     scale: float,
     out: torch.Tensor,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     with device_of(k_cache):
-        launch(query, k_cache, v_cache, *indices, scale, out)
+        launch(query, k_cache, v_cache, *indices, scale, out, scales)
     return out

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.attention.cache_tile import block_of, load_cached, tile_slots
+from kernels.attention.cache_tile import block_of, head_scales, load_cached, tile_slots
 from kernels.attention.running_softmax import LOG2_E, refuse_interpreted_bfloat16
 from kernels.tiles.launch import prefill_tile
 
@@ -54,6 +54,7 @@ def prefill_attention(
     table_stride,
     out_stride_row,
     out_stride_head,
+    scales,
     G: tl.constexpr,
     D: tl.constexpr,
     D_PAD: tl.constexpr,
@@ -63,6 +64,7 @@ def prefill_attention(
     BLOCK_N: tl.constexpr,
 ):
     """`BLOCK_Q` query tokens of one sequence with all query heads of one KV head."""
+    EIGHT_BITS: tl.constexpr = scales is not None
     kv_head = tl.program_id(0)
     tile = tl.program_id(1)
     sequence = _sequence_of_tile(query_start_loc, tile, num_sequences, BLOCK_Q)
@@ -96,6 +98,9 @@ def prefill_attention(
         table = block_tables + sequence.to(tl.int64) * table_stride
         k_head = k_cache + kv_head.to(tl.int64) * cache_stride_head
         v_head = v_cache + kv_head.to(tl.int64) * cache_stride_head
+        key_scale, value_scale = head_scales(scales, kv_head, tl.num_programs(0))
+        if EIGHT_BITS:
+            scale_log2 *= key_scale
         run_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         run_sum = tl.zeros((BLOCK_M,), tl.float32)
         run_acc = tl.zeros((BLOCK_M, D_PAD), tl.float32)
@@ -106,7 +111,7 @@ def prefill_attention(
                 cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
             )  # fmt: skip
             next_block = block_of(table, start + BLOCK_N, last, PAGE)
-            k = load_cached(k_head + page, slots, mask)
+            k = load_cached(k_head + page, slots, mask, q.dtype)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
             # A row that is no query looks at key 0, so that its softmax stays finite.
             limit = tl.where(is_query, query_position, 0)
@@ -116,13 +121,15 @@ def prefill_attention(
             fade = tl.exp2(run_max - new_max)
             weights = tl.exp2(scores - new_max[:, None])
             run_sum = tl.fma(run_sum, fade, tl.sum(weights, axis=1))
-            v = load_cached(v_head + page, slots, mask)
+            v = load_cached(v_head + page, slots, mask, q.dtype)
             run_acc = tl.dot(
                 weights.to(v.dtype), v, run_acc * fade[:, None], input_precision="ieee"
             )
             run_max = new_max
 
         result = run_acc / run_sum[:, None]
+        if EIGHT_BITS:
+            result *= value_scale
         tl.store(
             out
             + query_row[:, None] * out_stride_row
@@ -142,6 +149,7 @@ def launch_prefill(
     query_start_loc: torch.Tensor,
     scale: float,
     out: torch.Tensor,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """`kernels.paged_attention_prefill` for checked arguments, into `out`."""
     total_tokens, query_heads, head_dim = query.shape
@@ -172,6 +180,7 @@ def launch_prefill(
         block_tables.stride(0),
         out.stride(0),
         out.stride(1),
+        scales,
         G=group,
         D=head_dim,
         PAGE=block_size,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from kernels.linear.fp8 import LARGEST
+
 
 def reference_append(
     k_cache: torch.Tensor,
@@ -16,6 +18,7 @@ def reference_append(
     block_idx: torch.Tensor,
     pos: int | torch.Tensor,
     batch_idx: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """Write rows of `key` and `value` into their slots of the caches, in place.
 
@@ -30,8 +33,11 @@ def reference_append(
             position = pos
         else:
             position = int(pos.reshape(-1)[i if pos.numel() > 1 else 0])
-        k_cache[block, :, position] = key[row]
-        v_cache[block, :, position] = value[row]
+        for place, (cache, heads) in enumerate(((k_cache, key), (v_cache, value))):
+            new = heads[row]
+            if scales is not None:
+                new = (new.double() / scales[place, :, None]).clamp(-LARGEST, LARGEST)
+            cache[block, :, position] = new.to(cache.dtype)
 
 
 def reference_decode(
@@ -41,6 +47,7 @@ def reference_decode(
     block_tables: torch.Tensor,
     context_lens: torch.Tensor,
     scale: float | None = None,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of one query a sequence over its cached context.
 
@@ -51,12 +58,13 @@ def reference_decode(
     torch.Tensor
         ``[B, H_q, D]``, float64. A zero row where the context is empty.
     """
+    of_keys, of_values = (None, None) if scales is None else scales
     out = torch.zeros(query.shape, dtype=torch.float64, device=query.device)
     for b in range(query.shape[0]):
         length = int(context_lens[b])
         if length:
-            keys = gather_context(k_cache, block_tables[b], length)
-            values = gather_context(v_cache, block_tables[b], length)
+            keys = gather_context(k_cache, block_tables[b], length, of_keys)
+            values = gather_context(v_cache, block_tables[b], length, of_values)
             out[b] = _attend(query[b : b + 1], keys, values, scale)[0]
     return out
 
@@ -69,6 +77,7 @@ def reference_prefill(
     context_lens: torch.Tensor,
     query_start_loc: torch.Tensor,
     scale: float | None = None,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of each sequence's chunk of queries over its cached context.
 
@@ -79,13 +88,14 @@ def reference_prefill(
     torch.Tensor
         ``[total_tokens, H_q, D]``, float64. Zero in rows that belong to no sequence.
     """
+    of_keys, of_values = (None, None) if scales is None else scales
     out = torch.zeros(query.shape, dtype=torch.float64, device=query.device)
     for b in range(context_lens.shape[0]):
         first, last = int(query_start_loc[b]), int(query_start_loc[b + 1])
         length = int(context_lens[b])
         if first < last:
-            keys = gather_context(k_cache, block_tables[b], length)
-            values = gather_context(v_cache, block_tables[b], length)
+            keys = gather_context(k_cache, block_tables[b], length, of_keys)
+            values = gather_context(v_cache, block_tables[b], length, of_values)
             out[first:last] = _attend(query[first:last], keys, values, scale)
     return out
 
@@ -116,12 +126,18 @@ def reference_rotation(
     return torch.cat((turned.real, turned.imag), dim=2)
 
 
-def gather_context(cache: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
-    """The first `length` tokens of a sequence: ``[H_kv, length, D]`` in float64."""
+def gather_context(
+    cache: torch.Tensor, table: torch.Tensor, length: int, scales: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The first `length` tokens of a sequence: ``[H_kv, length, D]`` in float64.
+
+    Times the heads' `scales` [H_kv], where the cache is of eight bits.
+    """
     block_size = cache.shape[2]
     blocks = [int(table[i]) for i in range(-(-length // block_size))]
     tokens = torch.cat([cache[block] for block in blocks], dim=1)
-    return tokens[:, :length].double()
+    exact = tokens[:, :length].double()
+    return exact if scales is None else exact * scales[:, None, None]
 
 
 def _attend(

@@ -114,10 +114,17 @@ def combined_parts(
 
 
 @triton.jit
-def store_output(out, total_sum, total_acc, head, dim, mask, stride_head):
-    """Normalise and write one group's rows; an empty context, whose sum is zero, gives zeros."""
+def store_output(
+    out, total_sum, total_acc, value_scale, head, dim, mask, stride_head, EIGHT_BITS: tl.constexpr
+):  # fmt: skip
+    """Normalise and write one group's rows; an empty context, whose sum is zero, gives zeros.
+
+    The values' scale is that of a cache of EIGHT_BITS.
+    """
     is_empty = (total_sum == 0.0)[:, None]
     result = tl.where(is_empty, 0.0, total_acc / tl.where(is_empty, 1.0, total_sum[:, None]))
+    if EIGHT_BITS:
+        result *= value_scale
     tl.store(
         out + head[:, None] * stride_head + dim[None, :],
         result.to(out.dtype.element_ty),

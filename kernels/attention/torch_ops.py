@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from kernels.attention.eight_bits import as_bytes, rounded
 from kernels.attention.value_checks import Ints, host_array
 
 _SCRATCH_ELEMENTS = 512 * 1024
@@ -68,10 +69,14 @@ class TorchAppend:
         v_cache: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
+        scales: torch.Tensor | None = None,
     ) -> None:
         """Write the rows of `key` and `value`, ``[B, H_kv, D]`` each, to their slots."""
         if self._rows is not None:
             key, value = key.index_select(0, self._rows), value.index_select(0, self._rows)
+        if scales is not None:
+            key, value = as_bytes(rounded(key, scales[0])), as_bytes(rounded(value, scales[1]))
+            k_cache, v_cache = as_bytes(k_cache), as_bytes(v_cache)
         k_cache.transpose(1, 2).index_put_(self._slots, key)
         v_cache.transpose(1, 2).index_put_(self._slots, value)
 
@@ -95,10 +100,11 @@ class TorchDecode:
         v_cache: torch.Tensor,
         scale: float,
         out: torch.Tensor,
+        scales: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend into `out`, which is returned."""
         for chunk in self._chunks:
-            chunk.attend(query[chunk.rows], k_cache, v_cache, scale, out[chunk.rows])
+            chunk.attend(query[chunk.rows], k_cache, v_cache, scale, out[chunk.rows], scales)
         return out
 
 
@@ -121,6 +127,7 @@ class _DecodeChunk:
         v_cache: torch.Tensor,
         scale: float,
         out: torch.Tensor,
+        scales: torch.Tensor | None,
     ) -> None:
         if self._longest == 0:
             out.zero_()
@@ -129,9 +136,11 @@ class _DecodeChunk:
         kv_heads = k_cache.shape[1]
         keys, values = self._pages.gather(k_cache, v_cache)
         groups = query.reshape(batch * kv_heads, query_heads // kv_heads, head_dim)
-        if query.dtype != torch.float32:
+        if query.dtype != torch.float32 or scales is not None:
             groups, keys, values = groups.float(), keys.float(), values.float()
         scores = torch.bmm(groups, keys.transpose(1, 2)).mul_(scale)
+        if scales is not None:
+            scores.view(batch, kv_heads, -1).mul_(scales[0][:, None])
         shortest, longest = self._shortest, self._longest
         if shortest != longest:
             # A block's unused slots may hold anything, NaN too: mask the score, and zero the value,
@@ -141,6 +150,8 @@ class _DecodeChunk:
             tail_values = values[:, shortest:].unflatten(0, (batch, kv_heads))
             tail_values.masked_fill_(self._beyond[:, None, :, None], 0.0)
         attended = torch.bmm(torch.softmax(scores, dim=-1), values)
+        if scales is not None:
+            attended.view(batch, kv_heads, -1).mul_(scales[1][:, None])
         out.copy_(attended.view(batch, query_heads, head_dim))
         if shortest == 0:
             out[self._is_empty] = 0.0
@@ -180,13 +191,17 @@ class TorchPrefill:
         v_cache: torch.Tensor,
         scale: float,
         out: torch.Tensor,
+        scales: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend into `out`, which is returned."""
         for rows, pages, mask in self._chunks:
             keys, values = pages.gather(k_cache, v_cache)
             chunk = query[rows].transpose(0, 1)
-            if query.dtype != torch.float32:
+            if query.dtype != torch.float32 or scales is not None:
                 chunk, keys, values = chunk.float(), keys.float(), values.float()
+            if scales is not None:
+                keys.mul_(scales[0][:, None, None])
+                values.mul_(scales[1][:, None, None])
             attended = F.scaled_dot_product_attention(
                 chunk[None],
                 keys[None],

@@ -225,7 +225,7 @@ def ring_spare(
 
     They keep a multiprocessor from taking more programs than its even share. 0 where no more would
     fit anyway, where there is at most one program for each, or where the ring is not `even`. No
-    result depends on them.
+    result depends on them. Of a ring in eight bits the `head_dim` is half the head's.
     """
     tile = ring or ring_tile(head_dim)
     share = -(-programs // multiprocessors)

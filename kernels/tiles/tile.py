@@ -31,6 +31,7 @@ FP8_GROUP = 128
 _MOST_FP8_ROWS = 64
 _MOST_FP8_COLUMNS = 4096
 """Of a row of eight bits that a program holds whole."""
+_MOST_DOUBLED = 8
 # Beside operands: barriers, and what the compiler reduces and exchanges in.
 _SMALL_BYTES = 1024
 
@@ -275,9 +276,30 @@ class RingTile:
         """Whether so many programs on each multiprocessor write their new tokens last."""
         return per_multiprocessor > self.late_append
 
-    def stage_bytes(self, head_dim: int) -> int:
-        """Shared memory of a stage: keys and values, of two bytes, and their barrier."""
-        return 2 * self.block_n * head_dim * 2 + 8
+    def in_eight_bits(self) -> RingTile:
+        """The same ring for keys and values of one byte: twice the stages, of half the bytes.
+
+        As long as a program has registers for their pages.
+        """
+
+        def doubled(depths: tuple[tuple[float, int], ...]) -> tuple[tuple[float, int], ...]:
+            return tuple(
+                (most, max(stages, min(2 * stages, _MOST_DOUBLED))) for most, stages in depths
+            )
+
+        return replace(
+            self,
+            depths=doubled(self.depths),
+            cluster_depths=doubled(self.cluster_depths),
+            alone=2 * self.alone,
+        )
+
+    def stage_bytes(self, width: int) -> int:
+        """Shared memory of a stage: keys and values of so many two-byte words, and their barrier.
+
+        The width is the head's dimension, or half of it in a cache of eight bits.
+        """
+        return 2 * self.block_n * width * 2 + 8
 
 
 def _largest_divisor(block: int, size: int) -> int:

@@ -11,6 +11,7 @@ first to the last either way, so that a context's result is the same bit for bit
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from kernels.attention.hopper.cache_slot import rounded
 from kernels.attention.hopper.gather import read_words, send_words
 from kernels.attention.hopper.softmax import PRODUCT, combine, store_output, take_new_token
 from kernels.attention.running_softmax import PART_HEADER
@@ -59,9 +60,9 @@ def send_part(
 
 @gluon.jit
 def store_combined(
-    parts, splits, new_value, out, out_stride_head,
+    parts, splits, new_value, value_scale, out, out_stride_head,
     G: gl.constexpr, G_PAD: gl.constexpr, D: gl.constexpr, APPEND: gl.constexpr,
-    GATHERED: gl.constexpr,
+    GATHERED: gl.constexpr, EIGHT_BITS: gl.constexpr,
 ):  # fmt: skip
     """Combine a pair's parts from the first to the last, and the new token, and write its heads.
 
@@ -76,7 +77,7 @@ def store_combined(
     in_group = group < G
     if APPEND:
         new_score = _read(parts, group * RECORD + D + 2, in_group, 0.0, GATHERED)
-        value = gl.load(new_value + dim)
+        value = rounded(gl.load(new_value + dim), value_scale, EIGHT_BITS)
     total_max = gl.full([G_PAD], float("-inf"), gl.float32, layout=gl.SliceLayout(0, FLAT))
     total_sum = gl.zeros([G_PAD], gl.float32, layout=gl.SliceLayout(0, FLAT))
     total_acc = gl.zeros([D, G_PAD], gl.float32, layout=FLAT)
@@ -95,7 +96,8 @@ def store_combined(
             total_max, total_sum, total_acc, new_score, value
         )
     place = out + group[None, :] * out_stride_head + dim[:, None]
-    store_output(total_sum, total_acc, True, place, in_group[None, :] & (dim < D)[:, None])
+    mask = in_group[None, :] & (dim < D)[:, None]
+    store_output(total_sum, total_acc, True, value_scale, place, mask, EIGHT_BITS)
 
 
 @gluon.jit

@@ -17,7 +17,7 @@ from kernels.hopper.names import copy_tile, program_barrier, reinterpret
 def request(
     keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head, start, last, stage,
     KV_HEADS: gl.constexpr, PAGE: gl.constexpr, BLOCK_N: gl.constexpr, TAIL: gl.constexpr,
-    D: gl.constexpr,
+    WORDS: gl.constexpr,
 ):  # fmt: skip
     """Have the copy engine fill a stage with the tile of tokens from `start` on, in page `block`.
 
@@ -27,8 +27,8 @@ def request(
     row = slot_at(block, kv_head, start, KV_HEADS, PAGE)
     barrier = ready.index(stage)
     PIECES: gl.constexpr = BLOCK_N // TAIL
-    # Keys and values of one piece, of 2-byte elements.
-    PIECE_BYTES: gl.constexpr = 2 * TAIL * D * 2
+    # Keys and values of one piece, of 2-byte words.
+    PIECE_BYTES: gl.constexpr = 2 * TAIL * WORDS * 2
     pieces = gl.cdiv(last - start, TAIL)
     if pieces >= PIECES:
         mbarrier.expect(barrier, PIECES * PIECE_BYTES)
@@ -36,8 +36,8 @@ def request(
         copy_tile(values, [row, 0], barrier, v_ring.index(stage))
     else:
         count: gl.constexpr = k_ring.shape[0] * PIECES
-        k_pieces = reinterpret(k_ring, k_ring.dtype, [count, TAIL, D], k_ring.layout)
-        v_pieces = reinterpret(v_ring, v_ring.dtype, [count, TAIL, D], v_ring.layout)
+        k_pieces = reinterpret(k_ring, k_ring.dtype, [count, TAIL, WORDS], k_ring.layout)
+        v_pieces = reinterpret(v_ring, v_ring.dtype, [count, TAIL, WORDS], v_ring.layout)
         for i in gl.static_range(1, PIECES):
             mbarrier.expect(barrier, i * PIECE_BYTES, pred=pieces == i)
         for i in gl.static_range(PIECES - 1):
@@ -51,12 +51,12 @@ def request(
 def refill(
     keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head, start, last, stage,
     KV_HEADS: gl.constexpr, PAGE: gl.constexpr, BLOCK_N: gl.constexpr, TAIL: gl.constexpr,
-    D: gl.constexpr,
+    WORDS: gl.constexpr,
 ):  # fmt: skip
     """`request` into a stage that all threads have read, if the context reaches `start`."""
     program_barrier()
     if start < last:
         request(
             keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head,
-            start, last, stage, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
+            start, last, stage, KV_HEADS, PAGE, BLOCK_N, TAIL, WORDS,
         )  # fmt: skip

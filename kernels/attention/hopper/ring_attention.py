@@ -18,7 +18,17 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.attention.hopper.cache_slot import block_at, slot_at
+from kernels.attention.hopper.cache_slot import (
+    arranged,
+    block_at,
+    dimension_at,
+    head_scales,
+    key_tile,
+    rounded,
+    slot_at,
+    slot_words,
+    value_tile,
+)
 from kernels.attention.hopper.gather import (
     announce_inboxes,
     await_inboxes,
@@ -78,6 +88,7 @@ def ring_attention(
     table_stride,
     out_stride_row,
     out_stride_head,
+    scales,
     inbox_at,
     G: gl.constexpr,
     G_PAD: gl.constexpr,
@@ -103,8 +114,12 @@ def ring_attention(
     queries, and `lengths` counts the tokens before it; it is written before they are attended to,
     or where LATE after. Without, all tokens are in the cache and are counted. To be appended, its
     key is turned, as its queries are, where there are `turns` [positions, D], and normed before
-    where there is a `head_norm` [KV_HEADS (G + 1), D].
+    where there is a `head_norm` [KV_HEADS (G + 1), D]. A cache of eight bits has `scales`
+    [2, KV_HEADS].
     """
+    EIGHT_BITS: gl.constexpr = scales is not None
+    TYPE: gl.constexpr = query.dtype.element_ty
+    WORDS: gl.constexpr = slot_words(D, EIGHT_BITS)
     if PDL:
         gdc_launch_dependents()
     if CLUSTER > 1:
@@ -147,8 +162,8 @@ def ring_attention(
                 expect_words(inbox_at, splits * sent_words(G, D, APPEND))
         tiles = gl.cdiv(tokens, BLOCK_N)
 
-        k_ring = gl.allocate_shared_memory(keys.dtype, [STAGES, BLOCK_N, D], keys.layout)
-        v_ring = gl.allocate_shared_memory(values.dtype, [STAGES, BLOCK_N, D], values.layout)
+        k_ring = gl.allocate_shared_memory(keys.dtype, [STAGES, BLOCK_N, WORDS], keys.layout)
+        v_ring = gl.allocate_shared_memory(values.dtype, [STAGES, BLOCK_N, WORDS], values.layout)
         # Memory that is to be left unused counts as barriers too many.
         barriers: gl.constexpr = STAGES + SPARE // 8
         ready = gl.allocate_shared_memory(gl.int64, [barriers, 1], mbarrier.MBarrierLayout())
@@ -160,19 +175,22 @@ def ring_attention(
                 request(
                     keys, values, tail_keys, tail_values, k_ring, v_ring, ready, blocks[stage],
                     kv_head, _start(first, stage, BLOCK_N, SPLIT, CLUSTER), last, stage,
-                    KV_HEADS, PAGE, BLOCK_N, TAIL, D,
+                    KV_HEADS, PAGE, BLOCK_N, TAIL, WORDS,
                 )  # fmt: skip
 
         HEADS: gl.constexpr = G_PAD if G_PAD > 8 else 8
         # Once a stage is in registers it can be filled again, before its tile is worked on. Those
         # of wide heads do not all fit beside the sums.
-        EARLY: gl.constexpr = D <= 64
+        EARLY: gl.constexpr = WORDS <= 64
         group = gl.arange(0, HEADS, layout=BY_HEAD)
-        dim = gl.arange(0, D, layout=BY_ROW)
+        dim = dimension_at(gl.arange(0, D, layout=BY_ROW), D, EIGHT_BITS)
         query_group = gl.arange(0, HEADS, layout=BY_QUERY_HEAD)
-        query_dim = gl.arange(0, D, layout=BY_QUERY_DIM)
+        query_dim = dimension_at(gl.arange(0, D, layout=BY_QUERY_DIM), D, EIGHT_BITS)
         query_mask = (query_group < G)[None, :] & (query_dim < D)[:, None]
         query_place = (kv_head * G + query_group)[None, :] * query_stride_head + query_dim[:, None]
+        key_scale, value_scale = head_scales(scales, kv_head, KV_HEADS)
+        if EIGHT_BITS:
+            scale_log2 *= key_scale
         if APPEND:
             new_block = block_at(table, cached, runs, PAGE).to(gl.int64)
         if turns is not None:
@@ -194,7 +212,8 @@ def ring_attention(
                 key_line = load_turned(
                     key_row, head_norm, norms, line, line >= 0, line_cosines, line_sines, D, EPSILON
                 ).to(query.dtype.element_ty)
-            value_line = gl.load(value_row + line)
+            key_line = rounded(key_line, key_scale, EIGHT_BITS)
+            value_line = rounded(gl.load(value_row + line), value_scale, EIGHT_BITS)
             appends = (split == 0) & runs
             slot = slot_at(new_block, kv_head, cached, KV_HEADS, PAGE) * cache_stride_slot
         if turns is None:
@@ -208,10 +227,10 @@ def ring_attention(
             ).to(query.dtype.element_ty)  # fmt: skip
         if APPEND:
             if turns is None:
-                new_key = gl.load(key_row + query_dim)
+                new_key = rounded(gl.load(key_row + query_dim), key_scale, EIGHT_BITS)
             else:
-                new_key = gl.convert_layout(key_line, BY_QUERY_DIM)
-            new_value = gl.load(value_row + dim)
+                new_key = gl.convert_layout(arranged(key_line, D, EIGHT_BITS), BY_QUERY_DIM)
+            new_value = rounded(gl.load(value_row + dim), value_scale, EIGHT_BITS)
             if not LATE:  # noqa: SIM102
                 if appends:
                     gl.store(k_cache + slot + line, key_line)
@@ -239,15 +258,16 @@ def ring_attention(
             if EARLY:
                 refill(
                     keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head,
-                    ahead, last, here, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
+                    ahead, last, here, KV_HEADS, PAGE, BLOCK_N, TAIL, WORDS,
                 )  # fmt: skip
+            k, v = key_tile(k, TYPE, EIGHT_BITS), value_tile(v, EIGHT_BITS)
             run_max, run_sum, run_acc = attend_tile(
                 q, k, v, BLOCK_N, scale_log2, run_max, run_sum, run_acc, BLOCK_N, HEADS, False
             )
             if not EARLY:
                 refill(
                     keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head,
-                    ahead, last, here, KV_HEADS, PAGE, BLOCK_N, TAIL, D,
+                    ahead, last, here, KV_HEADS, PAGE, BLOCK_N, TAIL, WORDS,
                 )  # fmt: skip
             if SERIAL:  # noqa: SIM102
                 if (start + BLOCK_N) % SPLIT == 0:
@@ -268,6 +288,7 @@ def ring_attention(
             mbarrier.wait(ready.index(here), (whole_tiles // STAGES) & 1)
             k = k_ring.index(here).load(LEFT)
             v = v_ring.index(here).permute((1, 0)).load(LEFT)
+            k, v = key_tile(k, TYPE, EIGHT_BITS), value_tile(v, EIGHT_BITS)
             left = tokens - whole_tiles * BLOCK_N
             run_max, run_sum, run_acc = attend_tile(
                 q, k, v, left, scale_log2, run_max, run_sum, run_acc, BLOCK_N, HEADS, True
@@ -289,8 +310,8 @@ def ring_attention(
                         )  # fmt: skip
                     if split == 0:
                         store_combined(
-                            wait_for_words(inbox_at), splits, value_row, out_heads, out_stride_head,
-                            G, G_PAD, D, APPEND, True,
+                            wait_for_words(inbox_at), splits, value_row, value_scale, out_heads,
+                            out_stride_head, G, G_PAD, D, APPEND, True, EIGHT_BITS,
                         )  # fmt: skip
                 else:
                     pair = sequence * KV_HEADS + kv_head
@@ -306,8 +327,8 @@ def ring_attention(
                     program_barrier()
                     if arrived == splits - 1:
                         store_combined(
-                            parts, splits, value_row, out_heads, out_stride_head,
-                            G, G_PAD, D, APPEND, False,
+                            parts, splits, value_row, value_scale, out_heads, out_stride_head,
+                            G, G_PAD, D, APPEND, False, EIGHT_BITS,
                         )  # fmt: skip
                         gl.store(counters + pair, 0)
         if splits == 1:
@@ -320,7 +341,8 @@ def ring_attention(
                 )
             place = (kv_head * G + group)[None, :] * out_stride_head + dim[:, None]
             mask = (group < G)[None, :] & (dim < D)[:, None]
-            store_output(total_sum, total_acc, runs, out + sequence * out_stride_row + place, mask)
+            place = out + sequence * out_stride_row + place
+            store_output(total_sum, total_acc, runs, value_scale, place, mask, EIGHT_BITS)
 
 
 @gluon.jit

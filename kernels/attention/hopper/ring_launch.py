@@ -58,13 +58,22 @@ def launch_ring_decode(
     context_lens: torch.Tensor,
     scale: float,
     out: torch.Tensor,
+    scales: torch.Tensor | None = None,
     *,
     serial: bool | None = None,
     cluster: int | None = None,
 ) -> None:
     """`kernels.paged_attention_decode` for caches that `ring_serves` accepts; others as above."""
     arguments = FusedArguments(
-        query, k_cache, v_cache, block_tables, context_lens, context_lens, out, scale
+        query,
+        k_cache,
+        v_cache,
+        block_tables,
+        context_lens,
+        context_lens,
+        out,
+        scale,
+        scales=scales,
     )
     _launch(arguments, False, serial, cluster, None, append=False)
 
@@ -83,13 +92,19 @@ def _launch(
     To `append`, the new keys and values stand behind the queries. Otherwise all tokens are in the
     cache: `positions` are the contexts' lengths, and `is_running` is not read.
     """
-    query, k_cache, v_cache, block_tables, lengths, is_running, out, scale, rotation = arguments
+    query, k_cache, v_cache, block_tables, lengths, is_running, out = arguments[:7]
+    scale, rotation, scales = arguments[7:]
     _, kv_heads, block_size, head_dim = k_cache.shape
     batch = lengths.shape[0]
     if batch == 0:
         return
     group = out.shape[1] // kv_heads
     tile = ring or ring_tile(head_dim, group)
+    # What is copied: words of two bytes, so many a key.
+    width, word, copied = head_dim, _ELEMENTS[query.dtype], (k_cache, v_cache)
+    if scales is not None:
+        width, word, tile = head_dim // 2, gl.int16, tile.in_eight_bits()
+        copied = k_cache.view(torch.int16), v_cache.view(torch.int16)
     max_context = block_tables.shape[1] * block_size
     split = split_tokens(max_context, tile) if append else tile.split
     splits = max(1, triton.cdiv(max_context, split))
@@ -110,19 +125,17 @@ def _launch(
     shared = cluster > 1
     if append:
         programs = pairs * (cluster if shared else splits)
-        stages = ring_stages(head_dim, programs, processors, tile, in_clusters=shared)
+        stages = ring_stages(width, programs, processors, tile, in_clusters=shared)
         late = tile.appends_late(programs / processors)
         if serial:
-            spare = ring_spare(head_dim, stages, pairs, processors, tile)
+            spare = ring_spare(width, stages, pairs, processors, tile)
     if shared:
-        spare = inbox_spare(stages * tile.stage_bytes(head_dim), gathered_bytes(words))
-    layout = gl.NVMMASharedLayout.get_default_for(
-        [tile.block_n, head_dim], _ELEMENTS[k_cache.dtype]
-    )
+        spare = inbox_spare(stages * tile.stage_bytes(width), gathered_bytes(words))
+    layout = gl.NVMMASharedLayout.get_default_for([tile.block_n, width], word)
     keys, values, tail_keys, tail_values = (
-        TensorDescriptor.from_tensor(cache.view(-1, head_dim), [tokens, head_dim], layout)
+        TensorDescriptor.from_tensor(cache.view(-1, width), [tokens, width], layout)
         for tokens in (tile.block_n, tile.tail)
-        for cache in (k_cache, v_cache)
+        for cache in copied
     )
     launch_clusters(
         ring_attention,
@@ -152,6 +165,7 @@ def _launch(
         block_tables.stride(0),
         out.stride(0),
         out.stride(1),
+        scales,
         G=group,
         G_PAD=padded(group, 1),
         D=head_dim,

@@ -85,7 +85,12 @@ def take_new_token(total_max, total_sum, total_acc, new_score, new_value):
 
 
 @gluon.jit
-def store_output(total_sum, total_acc, runs, place, mask):
-    """Normalise and write; zeros for a sequence that does not run, whatever its queries hold."""
+def store_output(total_sum, total_acc, runs, value_scale, place, mask, EIGHT_BITS: gl.constexpr):
+    """Normalise and write; zeros for a sequence that does not run, whatever its queries hold.
+
+    The values' scale is that of a cache of EIGHT_BITS.
+    """
     result = gl.where(runs, total_acc / total_sum[None, :], 0.0)
+    if EIGHT_BITS:
+        result *= value_scale
     gl.store(place, result.to(place.dtype.element_ty), mask=mask)
