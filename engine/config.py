@@ -14,6 +14,7 @@ _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _DECODE_MODES = ("auto", "eager", "graph")
 _ADMISSIONS = ("fifo", "pack")
 _MOST_TOKENS = 2**31 - 1
+_CACHE_DTYPES = ("auto", "fp8")
 _MOST_IN_FLIGHT = 8  # with a step's two launches, well below the slots of a row's tokens
 _MOST_THREADS = 1024
 
@@ -104,6 +105,11 @@ class EngineConfig:
         are rounded when they are loaded. Embeddings, norms, biases and the output head stay in
         `dtype`, and so do activations. None keeps weights as the checkpoint has them, which may be
         e4m3 already.
+    kv_cache_dtype
+        "fp8" keeps keys and values as e4m3, with scales for each layer and KV head, so that a block
+        takes half the bytes of one of 16 bits. The scales are the checkpoint's, or else measured
+        when the engine is built, in one prefill of random tokens that are always the same. "auto"
+        keeps keys and values in `dtype`.
 
     Raises
     ------
@@ -135,6 +141,7 @@ class EngineConfig:
     threads: int | None = None
     tensor_parallel_size: int = 1
     quantization: Literal["fp8"] | None = None
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
 
     def __post_init__(self) -> None:
         self._keep("model", _model_name(self.model))
@@ -147,6 +154,7 @@ class EngineConfig:
         self._require_one_of("dtype", _DTYPES)
         self._require_one_of("decode", _DECODE_MODES)
         self._require_one_of("admission", _ADMISSIONS)
+        self._require_one_of("kv_cache_dtype", _CACHE_DTYPES)
         if self.quantization not in (None, "fp8"):
             raise ConfigError(
                 f"quantization is {self.quantization!r}; it must be 'fp8', or None for weights as "

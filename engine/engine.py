@@ -34,6 +34,7 @@ from engine.text.chat import Message
 from engine.text.stops import WrittenText
 from engine.worker.device import (
     device_scope,
+    require_eight_bits,
     resolve_device,
     resolve_devices,
     resolve_dtype,
@@ -69,6 +70,8 @@ class Engine:
     def __init__(self, config: EngineConfig | None = None) -> None:
         self.config = config = config or EngineConfig()
         self.device = resolve_device(config.device)
+        if config.kv_cache_dtype == "fp8":
+            require_eight_bits(self.device)
         if self.device.type == "cpu":
             set_threads(config.threads, config.tensor_parallel_size)
         self._ranks: Ranks | None = None

@@ -29,6 +29,7 @@ from engine.models.weights import (
     HEAD_NAME,
     TOKEN_EMBEDDING,
     StoredPart,
+    cache_scales_of,
     is_linear,
     kept_weights,
     parameter_shapes,
@@ -134,9 +135,10 @@ def load_weights(
 
     Returns
     -------
-    The parameters of `engine.models.weights.parameter_shapes`, contiguous. A tied checkpoint that
-    stores a head of its own with other values than the token embedding gets a head too, as in
-    transformers: what was stored is what was trained.
+    The parameters of `engine.models.weights.parameter_shapes`, contiguous, and where a quantized
+    checkpoint has them the scales of its KV cache, under the names of `cache_scales_of`. A tied
+    checkpoint that stores a head of its own with other values than the token embedding gets a head
+    too, as in transformers: what was stored is what was trained.
 
     Raises
     ------
@@ -180,6 +182,7 @@ def load_weights(
                         unread[name] -= 1
                         if name in eight and not unread[name]:
                             weights |= kept_weights([(name, weights[name])], True)
+        weights |= _cache_scales(stored, family, config, share, device)
     if HEAD not in shapes and HEAD in weights:
         head = weights.pop(HEAD)
         if not torch.equal(head, share.take(config, HEAD, weights[TOKEN_EMBEDDING])):
@@ -227,6 +230,8 @@ def _choose(
     if config.quantization is not None:
         linears = [part.name for name, one in parts.items() if is_linear(name) for part in one]
         known.update(*map(config.quantization.names_beside, linears))
+        for layer in range(config.num_layers):
+            known.update(*family.names.cache_scale_names(layer))
     _refuse_foreign_tensors(stored, family, known)
     found = dict(stored)
     if config.tied_head and HEAD_NAME in found:
@@ -325,6 +330,40 @@ def _require_whole_blocks(one: _Choice, share: Share) -> None:
             f"scale for every {GROUP}: so many ranks would have parts of one scale's columns; use "
             "fewer ranks."
         )
+
+
+def _cache_scales(
+    stored: Mapping[str, StoredTensor],
+    family: Family,
+    config: DecoderSpec,
+    share: Share,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """The scales [2, H_kv] of keys and values of each layer for which both are stored."""
+    weights: dict[str, Tensor] = {}
+    if config.quantization is None:
+        return weights
+    first = share.rank * config.num_kv_heads // share.ranks
+    own = slice(first, first + share.spec(config).num_kv_heads)
+    for layer in range(config.num_layers):
+        found = [
+            _cache_scale(next((stored[one] for one in names if one in stored), None), config)
+            for names in family.names.cache_scale_names(layer)
+        ]
+        both = [scale[own] for scale in found if scale is not None]
+        if len(both) == 2:
+            weights[cache_scales_of(layer)] = torch.stack(both).to(device)
+    return weights
+
+
+def _cache_scale(tensor: StoredTensor | None, config: DecoderSpec) -> Tensor | None:
+    """A stored scale as one of each head [H_kv]; None where there is none, or none that can be."""
+    if tensor is None:
+        return None
+    with _open(tensor.path) as file, _naming(tensor.path):
+        scale: Tensor = file.get_tensor(tensor.name).float().reshape(-1)
+    is_possible = len(scale) in (1, config.num_kv_heads) and scale.isfinite().all()
+    return scale.expand(config.num_kv_heads) if is_possible and (scale > 0).all() else None
 
 
 def _taken(scales: Tensor | None, copied: Copied) -> Tensor | None:

@@ -33,6 +33,7 @@ from engine.models.weights import (
     HEAD,
     POSITION_EMBEDDING,
     TOKEN_EMBEDDING,
+    cache_scales_of,
     is_linear,
     parameter_shapes,
     scales_of,
@@ -80,6 +81,9 @@ class Decoder:
     ----------
     quantized
         Which maps of blocks are e4m3, in some block at least; such as "attention_in".
+    cache_scales
+        Of keys and values in a cache of eight bits, float32 [num_layers, 2, H_kv]; None where
+        `weights` have none under the names `cache_scales_of`.
 
     Raises
     ------
@@ -109,6 +113,10 @@ class Decoder:
         )
         self.final_norm = _norm(config, weights, "final_norm")
         self._next_norms = self._norms_behind_blocks()
+        names = [cache_scales_of(layer) for layer in range(config.num_layers)]
+        self.cache_scales: Tensor | None = None
+        if all(name in weights for name in names):
+            self.cache_scales = torch.stack([weights[name] for name in names])
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, attend: Attend, kept: Tensor | None = None

@@ -35,6 +35,11 @@ def scales_of(name: str) -> str:
     return name.removesuffix("weight") + "scales"
 
 
+def cache_scales_of(layer: int) -> str:
+    """The name of the scales [2, H_kv] of a layer's keys and values, where a checkpoint has any."""
+    return f"blocks.{layer}.cache_scales"
+
+
 def parameter_shapes(config: DecoderSpec) -> dict[str, Shape]:
     """Name and shape of every parameter; one of a block is called `blocks.LAYER.PART.KIND`."""
     embed, inner, heads = config.hidden_size, config.inner_size, config.num_heads
@@ -124,6 +129,17 @@ class WeightNames:
         """What is stored of each of the parameters in `shapes`."""
         return {name: tuple(self._parts(config, name, shape)) for name, shape in shapes.items()}
 
+    def cache_scale_names(self, layer: int) -> list[tuple[str, ...]]:
+        """What checkpoints call the scale of a layer's keys, and that of its values.
+
+        Empty where queries, keys and values are stored as one.
+        """
+        maps = self._stored_names(f"blocks.{layer}.attention_in.weight")
+        if len(maps) == 1:
+            return []
+        _, keys, values = (name.removesuffix(".weight") for name in maps)
+        return [_scale_names(keys, "k_scale"), _scale_names(values, "v_scale")]
+
     def stored_name(self, name: str) -> str:
         """What a checkpoint calls a parameter that it stores as one."""
         (stored,) = self._stored_names(name)
@@ -149,6 +165,12 @@ class WeightNames:
         if not block:
             return [f"{self.outside[part]}.{kind}"]
         return [f"{self.block.format(block[1])}{stored}.{kind}" for stored in self.inside[part]]
+
+
+def _scale_names(linear: str, scale: str) -> tuple[str, ...]:
+    """Those of compressed-tensors, of ModelOpt, and of older versions of compressed-tensors."""
+    attention, _, _ = linear.rpartition(".")
+    return f"{attention}.{scale}", f"{linear}.{scale}", f"{linear}.output_scale"
 
 
 def _rows(config: DecoderSpec, name: str, shape: Shape, num_parts: int) -> list[int]:

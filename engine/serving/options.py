@@ -54,6 +54,7 @@ class ServerOptions:
     threads: int | None = _option("Threads on a CPU (default: half of the cores).", kind=int)
     tensor_parallel_size: int = _option("GPUs that have a part of each layer.", 1, int)
     quantization: str | None = _option("fp8 rounds weights to eight bits (default: as stored).")
+    kv_cache_dtype: str = _option("fp8 keeps keys and values in eight bits.", "auto")
 
     @property
     def name(self) -> str:

@@ -74,6 +74,22 @@ def resolve_dtype(name: str) -> torch.dtype | None:
     return None if name == "auto" else _DTYPES[name]
 
 
+def require_eight_bits(device: torch.device) -> None:
+    """Do nothing where kernels on `device` can round to e4m3.
+
+    Raises
+    ------
+    DeviceError
+        They cannot: it is a GPU from before compute capability 8.9.
+    """
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
+        major, minor = torch.cuda.get_device_capability(device)
+        raise DeviceError(
+            f"kv_cache_dtype is 'fp8', but {device} has the compute capability {major}.{minor}, "
+            "and GPUs round to e4m3 from 8.9 on: use 'auto'."
+        )
+
+
 @contextmanager
 def device_scope(device: torch.device) -> Iterator[None]:
     """Make `device` and the engine's stream on it the current ones, and record no gradients.

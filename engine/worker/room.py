@@ -85,4 +85,5 @@ def allocating_worker(
 def _bytes_per_block(config: EngineConfig, model: Decoder) -> int:
     spec = model.config
     values_per_token = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim
-    return values_per_token * model.dtype.itemsize * config.block_size
+    value_bytes = 1 if config.kv_cache_dtype == "fp8" else model.dtype.itemsize
+    return values_per_token * value_bytes * config.block_size

@@ -23,6 +23,7 @@ from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_slots import TokenSlots
 from engine.worker.ahead import compile_ahead
+from engine.worker.cache_scales import cache_scales
 from engine.worker.decode_graphs import DecodeGraphs
 from engine.worker.prefill_graphs import PrefillGraphs
 from engine.worker.ranges import span
@@ -84,6 +85,7 @@ class Worker:
             model.config.head_dim,
             device=device,
             dtype=model.dtype,
+            scales=cache_scales(model) if config.kv_cache_dtype == "fp8" else None,
         )
         self.rows = DeviceRows(rows.block_table, device)
         self.token_slots = TokenSlots(num_rows, device)

@@ -46,10 +46,12 @@ def test_both_commands_have_the_same_options_and_defaults(handed_over):
 
 def test_words_are_read_back(handed_over):
     options = ("--port", "9", "--served-model-name=-x y", "--max-model-len", "7")
+    options += ("--kv-cache-dtype", "fp8")
     words, variables = handed_over(*options, "--api-key", "k", "--", "-odd model")
     read = read_options(words)
     assert (read.model, read.name, read.port) == ("-odd model", "-x y", 9)
     assert read.engine_config().max_model_len == 7
+    assert read.engine_config().kv_cache_dtype == "fp8"
     # A list of processes does not show it.
     assert read.api_key is None
     assert variables["KVTRAIL_API_KEY"] == "k"
