@@ -1,4 +1,7 @@
-"""One life: $MODEL decodes $ROWS sequences, 128 tokens in and 1,024 out; $KVTRAIL_LABEL: weights.
+"""One life: $MODEL decodes $ROWS sequences, $PROMPT tokens in and $NEW out.
+
+$KVTRAIL_LABEL says what is kept in eight bits: "fp8" the weights, "kv-fp8" the KV cache, "all-fp8"
+both, "bfloat16" neither.
 
 A step is the time of a whole run, its prefill included, by its tokens.
 """
@@ -12,13 +15,15 @@ import torch
 from engine import Engine, EngineConfig, SamplingParams
 
 MODEL, ROWS = os.environ.get("MODEL", "random:qwen3-8b"), int(os.environ.get("ROWS", "1"))
-PROMPT, NEW, RUNS = 128, int(os.environ.get("NEW", "1024")), 3
-BLOCK = 64
+PROMPT, NEW = int(os.environ.get("PROMPT", "128")), int(os.environ.get("NEW", "1024"))
+BLOCK, RUNS = 64, 3
+LABEL = os.environ["KVTRAIL_LABEL"]
 
 config = EngineConfig(
     model=MODEL,
     dtype="bfloat16",
-    quantization="fp8" if os.environ["KVTRAIL_LABEL"] == "fp8" else None,
+    quantization="fp8" if LABEL in ("fp8", "all-fp8") else None,
+    **({"kv_cache_dtype": "fp8"} if LABEL in ("kv-fp8", "all-fp8") else {}),
     max_batch_size=ROWS,
     max_model_len=PROMPT + NEW,
     block_size=BLOCK,
