@@ -3,7 +3,8 @@
 Beside those that the engine launches for GPT-2 on a Hopper GPU at every bucket: the kernels for
 other GPUs come from an engine on a pretended Ampere GPU, attention with heads of 128, which GPT-2
 lacks, is launched by itself, and of other families fused steps of one layer are, in 16 and in 8
-bits. The plain kernels for the heads of other models are described, and not launched.
+bits, and over a cache of 8 bits. The plain kernels for the heads of other models are described, and
+not launched.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from engine.models.registry import RANDOM_CONFIGS
 from engine.models.weights import is_linear, parameter_shapes, scales_of
 from engine.transport.device_rows import DeviceRows
 from engine.transport.token_slots import TokenSlots
+from kernels.attention.arguments import FusedArguments
 from kernels.attention.fused import fused_attention
+from kernels.attention.operations import kv_append, paged_attention_prefill
 from kernels.linear.fp8 import FP8, GROUP
 from kernels.tiles.variants import KernelVariant, kernel_variants
 from tests.kernels.codegen.named_kernels import NamedKernel, distinct, engine_kernels
@@ -68,6 +71,7 @@ def every_kernel() -> list[NamedKernel]:
         *wide_head_kernels(),
         *family_kernels(),
         *fp8_kernels(),
+        *fp8_cache_kernels(),
         *map(described_kernel, kernel_variants()),
     ]
 
@@ -123,6 +127,28 @@ def fp8_kernels(
     return kernels
 
 
+def fp8_cache_kernels(
+    models: Iterable[str] = FP8_MODELS, rows: Sequence[int] = FP8_ROWS
+) -> list[NamedKernel]:
+    """What attends over a cache of eight bits, and appends to one.
+
+    In fused steps, and, for other GPUs and where nothing is fused, the plain kernels.
+    """
+    models = tuple(models)
+    found = [
+        (launch, count)
+        for name in models
+        for launch, count in _step_launches(name, rows, HOPPER, fp8_cache=True)
+        if launch.name == "ring_attention"
+    ]
+    found += [(launch, None) for name in models for launch in _plain_launches(name, max(rows))]
+    kernels = distinct(found)
+    for kernel in kernels:
+        kernel.name += "-fp8-cache"
+        kernel.dtype = "fp8" if kernel.family == "append" else "bf16"
+    return kernels
+
+
 def described_kernel(variant: KernelVariant) -> NamedKernel:
     """A kernel as a launch would specialise it that its description stands for."""
     names = variant.kernel.arg_names
@@ -168,6 +194,7 @@ def _step_launches(
     gpu: tuple[int, int],
     *,
     in_blocks: bool | None = None,
+    fp8_cache: bool = False,
 ) -> Iterator[tuple[Launch, int]]:
     """Launches of fused steps of one layer of a built-in model in bfloat16, with their rows.
 
@@ -187,7 +214,8 @@ def _step_launches(
                 weights[scales_of(name)] = torch.empty(groups, rows, device=make["device"])
         model = Decoder(config, weights)
         heads = config.num_kv_heads, block_size, config.head_dim
-        cache = KVCache(1, most * columns, *heads, **make)
+        scales = torch.empty(1, 2, heads[0], device=make["device"]) if fp8_cache else None
+        cache = KVCache(1, most * columns, *heads, **make, scales=scales)
         tables = np.zeros((most, columns), dtype=np.int32)
         fused = FusedDecode(
             model, cache, DeviceRows(tables, make["device"]), TokenSlots(most, make["device"])
@@ -199,6 +227,48 @@ def _step_launches(
                 made = model.blocks[0].feed_forward.out
                 made(torch.empty(count, made.weight.shape[1], **make))
             yield from ((launch, count) for launch in traffic.launches)
+
+
+def _plain_launches(name: str, rows: int) -> Iterator[Launch]:
+    """The plain kernels of attention over a cache of eight bits and of appending to it."""
+    from kernels.attention.decode import launch_decode
+    from kernels.attention.decode_append import launch_fused
+
+    config, block_size = RANDOM_CONFIGS[name], 64
+    query_heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+    device = torch.device("cuda", 0)
+    with pretended(HOPPER) as traffic:
+        half: Any = {"dtype": torch.bfloat16, "device": device}
+        whole: Any = {"dtype": torch.int32, "device": device}
+        scales = torch.empty(1, 2, kv_heads, device=device)
+        cache = KVCache(1, 4, kv_heads, block_size, head_dim, scales=scales, **half)
+        keys, values, of_heads = cache.layer(0)
+        query = torch.empty(rows, query_heads, head_dim, **half)
+        key = torch.empty(rows, kv_heads, head_dim, **half)
+        tables, lengths = torch.zeros(rows, 16, **whole), torch.zeros(rows, **whole)
+        out = torch.empty(query.shape, **half)
+        kv_append(keys, values, key, key, lengths, lengths, scales=of_heads)
+        starts = torch.zeros(rows + 1, **whole)
+        paged_attention_prefill(query, keys, values, tables, lengths, starts, scales=of_heads)
+        for serial in (False, True):
+            launch_decode(query, keys, values, tables, lengths, 0.1, out, of_heads, serial=serial)
+            launch_fused(
+                FusedArguments(
+                    torch.empty(rows, (query_heads + 2 * kv_heads) * head_dim, **half),
+                    keys,
+                    values,
+                    tables,
+                    lengths,
+                    lengths,
+                    out.flatten(1),
+                    0.1,
+                    None,
+                    of_heads,
+                ),
+                True,
+                serial=serial,
+            )
+        yield from traffic.launches
 
 
 def compile_all(

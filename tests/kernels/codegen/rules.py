@@ -19,6 +19,9 @@ KNOWN_SPILLS: dict[tuple[str, str], tuple[int, int]] = {
     ("linear_tiles-N768-K768-M32-n64-k64-stats0-even", "3.7"): (8, 2),
     ("linear_tiles-N2304-K768-M32-n64-k64-stats12-even", "3.9"): (16, 6),
     ("linear_tiles-N768-K3072-M32-n64-k64-split4-stats0-even", "3.9"): (16, 4),
+    # One number that the program puts aside before its loop and takes back behind it: ptxas gives a
+    # program of these 128 registers.
+    ("ring_attention-D64-G1-parallel-append-stages6-cluster8-fp8-cache", "3.9"): (8, 2),
     # Only Triton 3.8 does so, and GPT-2 on Hopper runs none of these.
     ("decode-append-serial-gpt2-bf16", "3.8"): (8, 4),
     ("decode-append-serial-llama-1b-bf16", "3.8"): (8, 4),
@@ -97,9 +100,11 @@ def _attention_violations(figures: KernelFigures) -> Iterator[str]:
 def _append_violations(figures: KernelFigures) -> Iterator[str]:
     if figures.widest_load < VECTOR_BYTES:
         yield f"reads new keys without {VECTOR_BYTES}-byte loads"
-    if figures.narrowest_store < VECTOR_BYTES:
+    # To a cache of eight bits half as much is written as was read.
+    least = VECTOR_BYTES // 2 if figures.dtype == "fp8" else VECTOR_BYTES
+    if figures.narrowest_store < least:
         width = figures.narrowest_store
-        yield f"writes the cache {width} bytes at a time instead of {VECTOR_BYTES}"
+        yield f"writes the cache {width} bytes at a time instead of {least}"
     # The kernel ahead may write the rows, where they go, and the slots that they go to.
     if figures.is_dependent and figures.accesses_before_wait:
         count = figures.accesses_before_wait

@@ -51,13 +51,14 @@ VECTOR = KernelFigures(
     narrowest_store=16,
 )
 APPEND = dataclasses.replace(VECTOR, name="append-x", family="append")
+APPEND_FP8 = dataclasses.replace(APPEND, dtype="fp8", narrowest_store=8)
 # Loops of linear maps may be unrolled to their end.
 LINEAR = dataclasses.replace(
     VECTOR, name="linear-x", family="linear", tensor_core=16, async_copies=24
 )
 HEAD = dataclasses.replace(LINEAR, name="head-x", family="head")
 ROWS = dataclasses.replace(VECTOR, name="rows-x", family="rows", widest_load=8, narrowest_store=4)
-GOOD = [ATTENTION, APPEND, FLOAT32, LINEAR, HEAD, VECTOR, ROWS]
+GOOD = [ATTENTION, APPEND, APPEND_FP8, FLOAT32, LINEAR, HEAD, VECTOR, ROWS]
 
 
 def test_stores_that_begin_at_a_barrier_are_counted() -> None:
@@ -93,6 +94,7 @@ def test_a_good_kernel_breaks_no_rule(figures: KernelFigures) -> None:
         (ATTENTION, {"loop_narrowest_load": 2}, "loads 2 bytes at a time inside a loop"),
         (APPEND, {"widest_load": 4}, "reads new keys without 16-byte loads"),
         (APPEND, {"narrowest_store": 2}, "writes the cache 2 bytes at a time instead of 16"),
+        (APPEND_FP8, {"narrowest_store": 4}, "writes the cache 4 bytes at a time instead of 8"),
         (APPEND, {"dependency_waits": 0}, "never waits for them (no ACQBULK)"),
         (APPEND, {"accesses_before_wait": 2}, "before it waits for its producers (2 LDG or STG)"),
         (LINEAR, {"tensor_core": 0}, "multiplies without tensor cores"),
