@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -165,10 +165,10 @@ def kernel_roles(names: Iterable[str]) -> Iterator[Role | None]:
 def role_bytes(
     config: ModelConfig,  # the model's sizes
     *,
-    dtype: str,  # "float32", "float16" or "bfloat16", of weights, activations and cache alike
+    dtype: str,  # "float32", "float16" or "bfloat16", of all that is not kept in eight bits
     batch_size: int,  # sequences in the step
     mean_context: float,  # tokens that a sequence attends to, the new one included
-    is_fp8: bool = False,  # whether linear maps of layers are rounded to eight bits
+    options: Mapping[str, Any] = {},  # the engine's, which say what it keeps in eight bits
 ) -> dict[Role, float]:
     """Bytes that each part must read in a decode step: weights once, each sequence's K and V.
 
@@ -187,9 +187,10 @@ def role_bytes(
     # A norm's weights are read with those of the map behind it.
     norm = hidden * (2 if has("norm") == "layer" else 1)
     head_norms = has("qk_norm") * 2 * config.head_dim
-    cached = batch_size * mean_context * key_value
     gates = 2 if has("is_gated") else 1
     size = BYTES_PER_ELEMENT[dtype]
+    of_cached = 1 if options.get("kv_cache_dtype") == "fp8" else size
+    cached = batch_size * mean_context * key_value * of_cached / size
     # Of linear maps, weights and all else; of what attends there are no weights.
     layer = {
         Role.ATTENTION_IN: (query + key_value, hidden, has("attention_in_bias"), norm),
@@ -198,7 +199,7 @@ def role_bytes(
         Role.FEED_FORWARD_IN: (gates * inner, hidden, has("feed_forward_bias"), norm),
         Role.FEED_FORWARD_OUT: (hidden, inner, has("feed_forward_bias"), 0),
     }
-    of_weight = 1 if is_fp8 or getattr(config, "quantization", None) else size
+    of_weight = 1 if options.get("quantization") or getattr(config, "quantization", None) else size
     found = {
         role: config.num_layers * (of_weight * rows * columns + size * (rows * bias + rest))
         for role, (rows, columns, bias, rest) in layer.items()

@@ -318,7 +318,7 @@ def measure(
     # Once, and after the runs: it takes memory that the engine must not find otherwise.
     @functools.cache
     def floor_ms() -> float | None:
-        return workload.floor_ms(GPT2Shape(), dtype, read_bandwidth(device))
+        return workload.floor_ms(GPT2Shape(), dtype, read_bandwidth(device), {})
 
     def figures_of(run: RunSample) -> dict[str, float]:
         return run_figures(run, floor_ms())

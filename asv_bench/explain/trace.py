@@ -360,7 +360,7 @@ def decode_window(window: Window) -> Decoded:
         dtype=str(engine.dtype).removeprefix("torch."),
         batch_size=workload.resident,
         mean_context=context,
-        is_fp8=window.engine.get("quantization") == "fp8",
+        options=window.engine,
     )
     # Each of several ranks reads its part.
     parts = {role: moved / window.ranks for role, moved in read.items()}

@@ -68,9 +68,9 @@ def put_on_disk(
     options = options or {}
     for file, told in workloads.items():
         of_task = msgspec.convert(told, list[Workload])
-        is_fp8, ranks = options.get("quantization") == "fp8", options.get("tensor_parallel_size", 1)
+        ranks = options.get("tensor_parallel_size", 1)
         for one in of_task:
-            floor = one.floor_ms(spec, word, bandwidth, is_fp8=is_fp8)
+            floor = one.floor_ms(spec, word, bandwidth, dict(options))
             floors[one.name] = floor and floor / ranks
         # Of each number the largest; None, which limits nothing, where any workload has it.
         settings = [one.engine_settings() for one in of_task]

@@ -159,13 +159,12 @@ class Measurement:
 
     def figures(self, mode: Mode, samples: Sequence[RunSample]) -> dict[str, Any]:
         """The figures of one mode's runs together."""
-        workload = self._settings.workload
+        workload, engine = self._settings.workload, self._settings.engine
         step = statistics.median(sample.step_ms(workload) for sample in samples)
-        self.bandwidth = self.bandwidth or read_bandwidth(self._settings.engine["device"])
+        self.bandwidth = self.bandwidth or read_bandwidth(engine["device"])
         # A naive run has one sequence in each step, so the floor of a batch is not its floor.
         bandwidth = None if mode == "naive" else self.bandwidth
-        is_fp8 = self._settings.engine.get("quantization") == "fp8"
-        floor = workload.floor_ms(self._engine.model_config, self._dtype, bandwidth, is_fp8=is_fp8)
+        floor = workload.floor_ms(self._engine.model_config, self._dtype, bandwidth, engine)
         # Each reads its part of the weights and the cache. Older engines have none.
         ranks: list[Any] = getattr(self._engine, "rank_memory", list)()
         floor = floor and floor / max(1, len(ranks))

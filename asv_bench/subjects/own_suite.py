@@ -205,7 +205,7 @@ class EngineRuns(EngineSubject):
             pinned=(RULER,),
             preload=(*ENGINE_NEEDS, "msgspec", "typer", "rich.console", "rich.table"),
         )
-        is_exact = not (has_cuda_gpu() or workload.quantization)
+        is_exact = not (has_cuda_gpu() or workload.quantization or workload.kv_cache_dtype)
         is_exact &= workload.dtype in (None, "auto", "float32")
         checks = {"tokens": CheckTable("results.runs.tokens")} if is_exact else _likelihoods()
         super().__init__(root, SubjectText(table, metrics=_METRICS, check=checks))

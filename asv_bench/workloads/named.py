@@ -103,15 +103,13 @@ class Workload:
         return [generator.integers(0, vocab_size, length).tolist() for length, _ in self.requests]
 
     def floor_ms(
-        self, config: ModelConfig, dtype: str, bandwidth: Bandwidth | None, *, is_fp8: bool = False
+        self, config: ModelConfig, dtype: str, bandwidth: Bandwidth | None, engine: dict[str, Any]
     ) -> float | None:
-        """Milliseconds that reading the bytes of a decode step takes; None without a bandwidth."""
+        """Milliseconds that reading a decode step's bytes takes; None without a bandwidth."""
         if bandwidth is None:
             return None
-        size, context = self.resident, self.mean_context
-        parts = role_bytes(
-            config, dtype=dtype, batch_size=size, mean_context=context, is_fp8=is_fp8
-        )
+        size, mean = self.resident, self.mean_context
+        parts = role_bytes(config, dtype=dtype, batch_size=size, mean_context=mean, options=engine)
         return 1e3 * sum(parts.values()) / bandwidth.bytes_per_second
 
     def engine_settings(self, block_size: int = BLOCK_SIZE) -> dict[str, Any]:

@@ -135,8 +135,19 @@ def test_weights_are_those_of_a_model_without_its_embedding_lookups(config: Deco
         for name, shape in parameter_shapes(config).items()
         if name.startswith("blocks.") and len(shape) == 2
     ]
-    smaller = role_bytes(config, dtype="float16", batch_size=1, mean_context=0.0, is_fp8=True)
+    rounded = {"quantization": "fp8", "kv_cache_dtype": "auto"}
+    smaller = role_bytes(config, dtype="float16", batch_size=1, mean_context=0.0, options=rounded)
     assert sum(found.values()) - sum(smaller.values()) == sum(of_maps) > 0
+
+
+def test_keys_and_values_in_eight_bits_are_half_of_those_in_sixteen() -> None:
+    config, sizes = RANDOM_CONFIGS["qwen3-tiny"], {"batch_size": 3, "mean_context": 50.0}
+    of_cache = [
+        role_bytes(config, dtype="bfloat16", **sizes, options=options)
+        for options in ({}, {"kv_cache_dtype": "fp8"})
+    ]
+    saved = 3 * 50 * 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    assert sum(of_cache[0].values()) - sum(of_cache[1].values()) == saved
 
 
 H200, H100 = 4.42e12, 3.06e12
@@ -159,7 +170,7 @@ def test_floors_are_the_anchors(speed: float) -> None:
         workload = WORKLOADS[name]
         model = workload.default_model("cuda").removeprefix("random:")
         sizes = GPT2Shape() if model == "gpt2" else RANDOM_CONFIGS[model]
-        found = workload.floor_ms(sizes, "float16", Bandwidth(speed, 1, [1.0]))
+        found = workload.floor_ms(sizes, "float16", Bandwidth(speed, 1, [1.0]), {})
         tolerance = 0.005 if speed == H200 else 0.03 * anchor
         assert found == pytest.approx(anchor, abs=tolerance), name
 
