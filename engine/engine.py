@@ -96,7 +96,7 @@ class Engine:
             seed=config.seed,
             share=share,
             group=group,
-            quantize=config.quantization is not None,
+            quantization=config.quantization,
         )
         self.model = loaded.model
         self.model_config = loaded.config

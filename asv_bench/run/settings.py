@@ -69,7 +69,7 @@ class ModelFlags:
     ] = None
     dtype: Annotated[str | None, _engine("auto, float32, float16 or bfloat16.")] = None
     tensor_parallel_size: Annotated[int | None, _engine("GPUs that share layers.", least=1)] = None
-    quantization: Annotated[str | None, _engine("fp8: round weights to eight bits.")] = None
+    quantization: Annotated[str | None, _engine("fp8, or fp8-dynamic: eight bits.")] = None
     kv_cache_dtype: Annotated[str | None, _engine("fp8: round keys and values so.")] = None
 
     def engine(self, named: Workload, device: str, *, is_quick: bool) -> dict[str, Any]:

@@ -21,13 +21,12 @@ gathered before the pick. All of it is captured with the step.
 
 Maps of eight bits are read as they are stored, and their products scaled. Their rows are normed by
 a launch of their own where the Hopper kernel serves, which takes them in eight bits, too
-(`kernels.linear.halves`); elsewhere the gains of norms are multiplied to the rows. The library does
-not serve them.
+(`kernels.linear.halves`); elsewhere the gains of norms are multiplied to the rows. The library
+serves those of many rows that are rounded, too.
 
 For a single row 2 and 3 are one launch where `row_attention_serves`, which is not over a cache of
-eight bits. Single rows may keep no
-statistics: the maps then norm from x itself. Logits never reach memory; for rows that sample they
-are made from the residual stream afterwards.
+eight bits. Single rows may keep no statistics: the maps then norm from x itself. Logits never reach
+memory; for rows that sample they are made from the residual stream afterwards.
 
 Importing this module imports Triton.
 """
@@ -89,7 +88,8 @@ class FusedDecode:
     """A model prepared for fused decode steps.
 
     Holds a second copy of the weights that follow a LayerNorm, and of a tied head, and scratch for
-    the largest batch; a step allocates nothing. RMS norms are folded into the model's own weights.
+    the largest batch. A step allocates rows of eight bits, and what lies between launches of the
+    library, but no more. RMS norms are folded into the model's own weights.
 
     Parameters
     ----------
@@ -119,6 +119,11 @@ class FusedDecode:
         self._head = fused_head(model)
         self._head_tokens = model.head.tokens
         self._group = model.group
+        quantized = [one for block in self._blocks for one in block.quantized]
+        # The Hopper kernel takes maps of eight bits with a scale for each row.
+        self._streams = runs_stream(self._head.weight)
+        self._streams_fp8 = self._streams and all(one.has_row_scales for one in quantized)
+        self._rounds_rows = self._streams_fp8 and all(one.halves == 1 for one in quantized)
         self._buffers: dict[int, StepBuffers] = {}
         self._workspace = self._reserve()
 
@@ -324,12 +329,15 @@ class FusedDecode:
 
     def _tiles(self, num_rows: int) -> StepTiles:
         tiles = self._table.tiles(num_rows, self._shapes)
-        streams = runs_stream(self._head.weight)
-        if not streams:
+        if not self._streams:
             tiles = tiles.portable()
-        streams = streams and all(block.has_row_scales for block in self._blocks)
-        quantized, shapes = self._model.quantized, self._shapes
-        return tiles.in_fp8(quantized, num_rows, shapes, streams=streams).fitted(shapes)
+        return tiles.in_fp8(
+            self._model.quantized,
+            num_rows,
+            self._shapes,
+            streams=self._streams_fp8,
+            rounds_rows=self._rounds_rows,
+        ).fitted(self._shapes)
 
     def _buffers_for(self, num_rows: int) -> StepBuffers:
         """The scratch as a step of that many rows sees it."""

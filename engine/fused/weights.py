@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -56,10 +56,10 @@ class FusedBlock:
     rotation: Rotation | None
 
     @property
-    def has_row_scales(self) -> bool:
-        """Whether maps of eight bits, if there are any, have one scale for each of their rows."""
+    def quantized(self) -> list[FoldedLinear]:
+        """The maps of eight bits."""
         maps: list[FoldedLinear] = [getattr(self, role) for role in ROLES[:-1]]
-        return all(one.scaled_columns in (0, one.in_features) for one in maps)
+        return [one for one in maps if one.scales is not None]
 
 
 def fused_blocks(model: Decoder, cache: KVCache) -> list[FusedBlock]:
@@ -144,7 +144,8 @@ def _fold(linear: Linear, norm: Norm | None = None) -> FoldedLinear:
         # None of its gain is in the weights: `Norm.folded_into` leaves it before such maps.
         shift = norm.bias if isinstance(norm, LayerNorm) else None
         of_norm = () if norm is None else (norm.weight, shift, norm.epsilon)
-        return fold_fp8(linear.weight, linear.scales, linear.bias, *of_norm)
+        folded = fold_fp8(linear.weight, linear.scales, linear.bias, *of_norm)
+        return replace(folded, halves=1) if linear.rounds_rows else folded
     if norm is None:
         return fold_linear(linear.weight, linear.bias)
     if isinstance(norm, RMSNorm):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +41,7 @@ from engine.models.weights import (
 )
 from engine.parallel.group import Group
 from kernels.attention.rotation import HeadRotation
-from kernels.linear.fp8 import FP8, GROUP
+from kernels.linear.fp8 import FP8, GROUP, multiplies_rounded
 
 # cuBLAS has fast kernels only for outputs whose rows are aligned.
 _HEAD_ROWS = 64
@@ -76,6 +77,9 @@ class Decoder:
     group
         The ranks that have a part of the model each, of which `config` and `weights` are this
         one's. None: the model is whole.
+    rounds_rows
+        Maps of eight bits round each row of what they read to eight bits, too, where
+        `kernels.linear.fp8.multiplies_rounded`.
 
     Attributes
     ----------
@@ -92,7 +96,12 @@ class Decoder:
     """
 
     def __init__(
-        self, config: DecoderSpec, weights: Mapping[str, Tensor], group: Group | None = None
+        self,
+        config: DecoderSpec,
+        weights: Mapping[str, Tensor],
+        group: Group | None = None,
+        *,
+        rounds_rows: bool = False,
     ) -> None:
         _check_weights(config, weights)
         self.config = config
@@ -109,7 +118,7 @@ class Decoder:
         if config.rotary is not None:
             self._turns = config.rotary.table(config.max_positions, config.head_dim, self.device)
         self.blocks = tuple(
-            _block(config, weights, layer, group) for layer in range(config.num_layers)
+            _block(config, weights, layer, group, rounds_rows) for layer in range(config.num_layers)
         )
         self.final_norm = _norm(config, weights, "final_norm")
         self._next_norms = self._norms_behind_blocks()
@@ -202,14 +211,19 @@ def _head_and_embedding(
 
 
 def _block(
-    config: DecoderSpec, weights: Mapping[str, Tensor], layer: int, group: Group | None
+    config: DecoderSpec,
+    weights: Mapping[str, Tensor],
+    layer: int,
+    group: Group | None,
+    rounds_rows: bool,
 ) -> Block:
     block = f"blocks.{layer}."
+    linear = partial(_linear, weights, rounds_rows)
     return Block(
         Attention(
             _norm(config, weights, block + "attention_norm"),
-            _linear(weights, block + "attention_in"),
-            _linear(weights, block + "attention_out", group),
+            linear(block + "attention_in"),
+            linear(block + "attention_out", group),
             config.num_heads,
             config.num_kv_heads,
             config.head_dim,
@@ -218,8 +232,8 @@ def _block(
         ),
         FeedForward(
             _norm(config, weights, block + "feed_forward_norm"),
-            _linear(weights, block + "feed_forward_in"),
-            _linear(weights, block + "feed_forward_out", group),
+            linear(block + "feed_forward_in"),
+            linear(block + "feed_forward_out", group),
             activation_function(config.activation),
             config.is_gated,
         ),
@@ -239,10 +253,14 @@ def _norm(config: DecoderSpec, weights: Mapping[str, Tensor], name: str) -> Norm
     return LayerNorm(weights[name + ".weight"], weights[name + ".bias"], config.norm_epsilon)
 
 
-def _linear(weights: Mapping[str, Tensor], name: str, group: Group | None = None) -> Linear:
+def _linear(
+    weights: Mapping[str, Tensor], rounds_rows: bool, name: str, group: Group | None = None
+) -> Linear:
     weight, bias = weights[name + ".weight"], weights.get(name + ".bias")
     if weight.dtype == FP8:
-        return QuantizedLinear(weight, bias, weights[scales_of(name + ".weight")], group)
+        scales = weights[scales_of(name + ".weight")]
+        rounds_rows &= multiplies_rounded(weights[TOKEN_EMBEDDING], weight, scales)
+        return QuantizedLinear(weight, bias, scales, group, rounds_rows)
     return Linear(weight, bias) if group is None else SplitLinear(weight, bias, group)
 
 

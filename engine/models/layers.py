@@ -112,16 +112,29 @@ class SplitLinear(Linear):
 class QuantizedLinear(Linear):
     """A map whose weight is e4m3, with `scales` as `kernels.linear.fp8` has them.
 
-    With a group, each rank has the columns of what it reads, as in `SplitLinear`.
+    With a group, each rank has the columns of what it reads, as in `SplitLinear`. Where it
+    `rounds_rows`, each row of what it reads is rounded to e4m3, too.
     """
 
     scales: Tensor
     group: Group | None
+    rounds_rows: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map x [T, in] to [T, out]; the weight is made in x's type for the time of the call."""
-        mapped = F.linear(x, dequantized(self.weight, self.scales, x.dtype), self.bias)
+        """Map x [T, in] to [T, out]."""
+        if self.rounds_rows:
+            mapped = self._of_rounded(x)
+        else:
+            # The weight is made in x's type for the time of the call.
+            mapped = F.linear(x, dequantized(self.weight, self.scales, x.dtype), self.bias)
         return mapped if self.group is None else self.group.all_reduce(mapped)
+
+    def _of_rounded(self, x: Tensor) -> Tensor:
+        from kernels.linear.halves import rounded_rows
+        from kernels.linear.library import rounded_product
+
+        mapped = rounded_product(*rounded_rows(x.contiguous()), self.weight, self.scales)
+        return mapped if self.bias is None else mapped.add_(self.bias)
 
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
         """The activation of the mapped x."""

@@ -126,7 +126,7 @@ def load_model(
     seed: int = 0,
     share: Share = WHOLE,
     group: Group | None = None,
-    quantize: bool = False,
+    quantization: str | None = None,
 ) -> LoadedModel:
     """Load a model by name.
 
@@ -139,7 +139,7 @@ def load_model(
         checkpoint was written in, or float16.
     seed : of the weights of a `random:` model.
     share, group : the part of the model that is loaded, and the ranks that have the others.
-    quantize : round the linear maps of blocks to e4m3, where the checkpoint has not.
+    quantization : as of `EngineConfig`.
 
     Raises
     ------
@@ -149,6 +149,7 @@ def load_model(
         The device has too little memory for the weights, or there are no such parts.
     """
     name = os.fspath(name)
+    quantize, rounds_rows = quantization is not None, quantization == "fp8-dynamic"
     if name.startswith(RANDOM_PREFIX):
         config = random_config(name)
         dtype = dtype or default_dtype(config, device)
@@ -159,7 +160,7 @@ def load_model(
             weights = random_weights(
                 config, seed=seed, device=device, dtype=dtype, share=share, quantize=quantize
             )
-            model = Decoder(part, weights, group)
+            model = Decoder(part, weights, group, rounds_rows=rounds_rows)
         return LoadedModel(model, config, tokenizer=None)
     directory = find_directory(name)
     config = read_config(directory)
@@ -176,7 +177,7 @@ def load_model(
         form="fp8" if quantize else "stored",
     )
     config = replace(config, tied_head=HEAD not in weights)
-    model = Decoder(share.spec(config), weights, group)
+    model = Decoder(share.spec(config), weights, group, rounds_rows=rounds_rows)
     return LoadedModel(model, config, Tokenizer.in_directory(directory))
 
 

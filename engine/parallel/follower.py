@@ -96,7 +96,7 @@ def _work(connection: Connection, task: Task) -> None:
         seed=config.seed,
         share=Share(meeting.rank, meeting.size),
         group=group,
-        quantize=config.quantization is not None,
+        quantization=config.quantization,
     ).model
     length, graphs = task.max_model_len, task.uses_graphs
     asked = config.num_kv_blocks

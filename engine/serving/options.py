@@ -53,7 +53,9 @@ class ServerOptions:
     seed: int = _option("Seeds the answers of requests that bring no seed.", 0, int)
     threads: int | None = _option("Threads on a CPU (default: half of the cores).", kind=int)
     tensor_parallel_size: int = _option("GPUs that have a part of each layer.", 1, int)
-    quantization: str | None = _option("fp8 rounds weights to eight bits (default: as stored).")
+    quantization: str | None = _option(
+        "fp8 rounds weights, fp8-dynamic all that they multiply, too."
+    )
     kv_cache_dtype: str = _option("fp8 keeps keys and values in eight bits.", "auto")
 
     @property

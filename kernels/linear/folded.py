@@ -59,6 +59,9 @@ class FoldedLinear:
     gain : torch.Tensor or None
         float32 [K], what rows are multiplied by before a weight of e4m3, as their dtype has it;
         None for nothing. None of it is above 1, so that no row of halves becomes infinite.
+    halves : int
+        Rows of e4m3 that a row is for tensor cores that multiply eight bits by eight: 2, which are
+        as exact as bfloat16, or 1.
     """
 
     weight: torch.Tensor
@@ -70,6 +73,7 @@ class FoldedLinear:
     scales: torch.Tensor | None = None
     scaled_columns: int = 0
     gain: torch.Tensor | None = None
+    halves: int = 2
 
     @property
     def norm(self) -> int:
@@ -77,6 +81,11 @@ class FoldedLinear:
         if self.has_rms_norm:
             return RMS_NORM
         return NO_NORM if self.column_sums is None else LAYER_NORM
+
+    @property
+    def has_row_scales(self) -> bool:
+        """A weight of eight bits has one scale for each of its rows."""
+        return self.scaled_columns == self.in_features
 
     @property
     def out_features(self) -> int:

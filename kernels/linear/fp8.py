@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import torch
 
-from kernels.backend import device_of, uses_triton
+from kernels.backend import capability, device_of, uses_triton
 from kernels.tiles.tile import FP8_GROUP
 
 FP8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FP8).max
 GROUP = FP8_GROUP
 """As many products are added at once."""
+_ALIGNED = 16
+"""What the sizes of a weight are multiples of that the library multiplies in eight bits."""
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,3 +43,17 @@ def dequantized(weight: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) 
     plain = weight.to(dtype)
     plain.unflatten(1, (len(scales), -1)).mul_(scales.t()[:, :, None])
     return plain
+
+
+def multiplies_rounded(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> bool:
+    """Whether the library multiplies rows like x [rows, K], rounded to e4m3, by such a weight.
+
+    On Hopper it does, into bfloat16, where each row of the weight [N, K] has one scale.
+    """
+    return (
+        x.is_cuda
+        and x.dtype == torch.bfloat16
+        and capability(x.device) == (9, 0)
+        and len(scales) == 1
+        and not (weight.shape[0] % _ALIGNED or weight.shape[1] % _ALIGNED)
+    )

@@ -2,7 +2,8 @@
 """Rows of 16 bits as two rows of e4m3 each: what is nearest, and sixteen times what is left of it.
 
 An e4m3 number has four bits, so the two have eight together, as many as a bfloat16. Tensor cores
-multiply them with weights of e4m3, which are read once for both, and the products are added.
+multiply them with weights of e4m3, which are read once for both, and the products are added. Where
+a map asks for it the first half alone stands for the row: rounded more, and half the work.
 """
 
 import torch
@@ -15,7 +16,7 @@ from kernels.dependent_launch import (
     launches_early,
     release_consumers,
 )
-from kernels.linear.folded import FoldedLinear
+from kernels.linear.folded import NO_NORM, FoldedLinear
 from kernels.linear.fp8 import FP8, LARGEST
 from kernels.tiles.launch import padded
 
@@ -51,12 +52,13 @@ def halve_rows(
     K_PAD: tl.constexpr,
     NORM: tl.constexpr,
     TILE: tl.constexpr,
+    HALVES: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One row of x [rows, K], normed first where NORM says so and times the gain [K] of its norm.
 
-    A tile of TILE rows of x is one of `halves` [tiles, 2, TILE, K], its first halves before the
-    second ones; the row is the sum of both times its scale.
+    A tile of TILE rows of x is one of `halves` [tiles, HALVES, TILE, K], its first halves before
+    the second ones, if there are any; the row is the sum of both times its scale.
     """
     release_consumers(PDL)
     row = tl.program_id(0).to(tl.int64)
@@ -73,10 +75,11 @@ def halve_rows(
     scale = tl.maximum(tl.max(tl.abs(values), axis=0) / _LARGEST, _TINY)
     values = tl.clamp(values / scale, -_LARGEST, _LARGEST)
     nearest = rounded(values)
-    rest = rounded((values - nearest) / REST)
-    place = halves + (row // TILE * (2 * TILE) + row % TILE) * K + column
+    place = halves + (row // TILE * (HALVES * TILE) + row % TILE) * K + column
     tl.store(place, nearest.to(tl.float8e4nv), mask=in_row)
-    tl.store(place + TILE * K, rest.to(tl.float8e4nv), mask=in_row)
+    if HALVES == 2:
+        rest = rounded((values - nearest) / REST)
+        tl.store(place + TILE * K, rest.to(tl.float8e4nv), mask=in_row)
     tl.store(row_scales + row, scale)
 
 
@@ -88,24 +91,43 @@ def halves_of(
     Returns
     -------
     halves
-        e4m3 [2 R, K], R being the rows of whole tiles; those that x lacks are not written.
+        e4m3 [`linear.halves` R, K], R being the rows of whole tiles; those that x lacks are not
+        written.
     row_scales
         float32 [rows].
     """
+    norm = linear.norm, linear.gain, linear.epsilon
+    return _halved(x, linear.halves, tile_rows, *norm)
+
+
+def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of x [rows, K] as e4m3, one each, and their scales, float32 [rows]."""
+    return _halved(x, 1, 1, NO_NORM, None, 0.0)
+
+
+def _halved(
+    x: torch.Tensor,
+    num_halves: int,
+    tile_rows: int,
+    norm: int,
+    gain: torch.Tensor | None,
+    epsilon: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
     rows, in_features = x.shape
     whole = -(-rows // tile_rows) * tile_rows
-    halves = torch.empty(2 * whole, in_features, dtype=FP8, device=x.device)
+    halves = torch.empty(num_halves * whole, in_features, dtype=FP8, device=x.device)
     row_scales = torch.empty(rows, dtype=torch.float32, device=x.device)
     halve_rows[(rows,)](
         x,
-        linear.gain,
+        gain,
         halves,
         row_scales,
-        linear.epsilon,
+        epsilon,
         K=in_features,
         K_PAD=padded(in_features),
-        NORM=linear.norm,
+        NORM=norm,
         TILE=tile_rows,
+        HALVES=num_halves,
         num_warps=8,
         **launch_options(launches_early(x)),
     )

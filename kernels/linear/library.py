@@ -2,7 +2,8 @@
 """Linear maps by the device's own library, where large ones are faster so inside the whole step.
 
 What the kernels of `kernels.linear.projections` do beside the product then takes launches of its
-own: one kernel here norms rows, one gates, and one leaves statistics.
+own: one kernel here norms rows, one gates, and one leaves statistics. Of eight bits it multiplies
+what is rounded so on both sides, rows with a scale each by weights with a scale for each feature.
 """
 
 import torch
@@ -19,6 +20,7 @@ from kernels.dependent_launch import (
 from kernels.linear.epilogue import Epilogue, activate
 from kernels.linear.folded import LAYER_NORM, FoldedLinear
 from kernels.linear.gate_kernel import launch_gate, row_and_factor
+from kernels.linear.halves import halves_of
 from kernels.linear.row_statistics import store_tile_statistics
 from kernels.tiles.launch import padded
 
@@ -61,8 +63,68 @@ def launch_library(
     """`kernels.linear.projections.fused_linear` by the library.
 
     It allocates what lies between its launches. W of the statistics must be a power of two; with
-    `y_stats` of None there are none.
+    `y_stats` of None there are none. A weight of e4m3 takes rows of one half each
+    (`kernels.linear.halves`), and needs `kernels.linear.fp8.multiplies_rounded`.
     """
+    is_gated = epilogue.is_gated
+    if linear.scales is None:
+        made, unnormed = _product(x, linear, y, epilogue)
+    else:
+        made, unnormed = _of_rounded(x, linear, linear.scales, y, epilogue), None
+    if is_gated:
+        launch_gate(
+            made, y, epilogue.activation, is_packed=True, x=unnormed, epsilon=linear.epsilon
+        )
+    elif epilogue.activation:
+        y.copy_(activate(y, epilogue.activation))
+    if epilogue.is_added and y_stats is not None:
+        tiles = y_stats.shape[2]
+        statistics_rows[(len(y),)](
+            y,
+            y_stats,
+            N=y.shape[1],
+            TILES=tiles,
+            TILES_PAD=padded(tiles, 1),
+            num_warps=4,
+            **launch_options(launches_early(x)),
+        )
+
+
+def _of_rounded(
+    x: torch.Tensor,
+    linear: FoldedLinear,
+    scales: torch.Tensor,
+    y: torch.Tensor,
+    epilogue: Epilogue,
+) -> torch.Tensor:
+    """The product with rows of eight bits, in y or, before a gate, in memory of its own."""
+    made = rounded_product(*halves_of(x, linear, 1), linear.weight, scales)
+    if linear.has_bias:
+        made.add_(linear.bias)
+    if epilogue.is_gated:
+        return made
+    return y.add_(made) if epilogue.is_added else y.copy_(made)
+
+
+def rounded_product(
+    rows: torch.Tensor,
+    row_scales: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+) -> torch.Tensor:
+    """Rows [rows, K] with scales [rows] times a weight [N, K] with scales [1, N], both of e4m3.
+
+    bfloat16 [rows, N]. Products are added in float32 now and then, not by the tensor cores alone,
+    which keep fewer bits of sums.
+    """
+    by_row, dtype = row_scales[:, None], torch.bfloat16
+    return torch._scaled_mm(rows, weight.t(), by_row, scales, out_dtype=dtype)
+
+
+def _product(
+    x: torch.Tensor, linear: FoldedLinear, y: torch.Tensor, epilogue: Epilogue
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The product, in y or, before a gate, in memory of its own; and x where the norm follows."""
     is_gated = epilogue.is_gated
     rows, in_features = x.shape
     early = launch_options(launches_early(x))
@@ -86,14 +148,4 @@ def launch_library(
         torch.addmm(linear.bias.to(x.dtype), source, weight, out=made)
     else:
         torch.mm(source, weight, out=made)
-    if is_gated:
-        launch_gate(
-            made, y, epilogue.activation, is_packed=True, x=unnormed, epsilon=linear.epsilon
-        )
-    elif epilogue.activation:
-        y.copy_(activate(y, epilogue.activation))
-    if epilogue.is_added and y_stats is not None:
-        tiles = y_stats.shape[2]
-        statistics_rows[(rows,)](
-            y, y_stats, N=y.shape[1], TILES=tiles, TILES_PAD=padded(tiles, 1), num_warps=4, **early
-        )
+    return made, unnormed

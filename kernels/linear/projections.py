@@ -222,8 +222,8 @@ def fused_linear(
     x
         [rows, K], contiguous.
     linear
-        Normalises x first if it has a norm. Weights of eight bits are not for the library, and
-        those with several scales a row not for the Hopper kernel (`LinearTile.in_fp8`).
+        Normalises x first if it has a norm. Weights of eight bits with several scales a row are for
+        the plain kernel alone, and for the library rows are rounded, too (`LinearTile.in_fp8`).
     y
         [rows, N], contiguous; gated [rows, N / 2].
     tile
@@ -326,10 +326,15 @@ def fused_linear(
 def _check_fp8(linear: FoldedLinear, tile: LinearTile) -> None:
     """Refuse tiles that no kernel has for such weights, or whose chunks would share scales."""
     columns = linear.scaled_columns
-    if tile.library or (tile.tma and columns < linear.in_features):
+    if (tile.library or tile.tma) and not linear.has_row_scales:
         raise KernelArgumentError(
             "tile must be a plain kernel's for weights of eight bits whose rows have several "
-            f"scales, and the library's for none of eight bits, but is {tile}"
+            f"scales, but is {tile}"
+        )
+    if tile.library and linear.halves != 1:
+        raise KernelArgumentError(
+            "tile must be the library's for weights of eight bits only where rows are rounded to "
+            f"eight bits, too, but is {tile}"
         )
     if not tile.tma and tile.block_m > 1 and columns % tile.block_k:
         raise KernelArgumentError(

@@ -29,6 +29,9 @@ LEAST_CHUNK = 256
 FP8_GROUP = 128
 """Columns of a weight of eight bits that share a scale, where not all of a row do."""
 _MOST_FP8_ROWS = 64
+_MOST_ROUNDED_ROWS = 128
+_MOST_STREAMED = 1 << 22
+"""Numbers of a product of rows in eight bits beyond which the library is the faster."""
 _MOST_FP8_COLUMNS = 4096
 """Of a row of eight bits that a program holds whole."""
 _MOST_DOUBLED = 8
@@ -116,20 +119,30 @@ class LinearTile:
         )
 
     def in_fp8(
-        self, rows: int, out_features: int, in_features: int, *, streams: bool
+        self,
+        rows: int,
+        out_features: int,
+        in_features: int,
+        *,
+        streams: bool,
+        rounds_rows: bool,
     ) -> LinearTile:
         """The tile of a map of eight bits for so many rows, measured with the maps of an 8B model.
 
         One of a single row stays one. `streams`: of the Hopper kernel. Of the plain one a program
         takes as many columns as share a scale at most, and as many features as a warpgroup's tensor
-        cores.
+        cores. Where it `rounds_rows`, which it streams, too, a tile takes more of them, and the
+        library the largest products.
         """
         if self.block_m == 1 and not self.library:
             if in_features <= _MOST_FP8_COLUMNS:
                 return LinearTile(1, 8, 16)
             return LinearTile(1, 16, 1024, stages=4)
+        if rounds_rows and rows * out_features > _MOST_STREAMED:
+            return LinearTile(_MOST_ROUNDED_ROWS, 64, 64, library=True)
         least = LEAST_HOPPER_ROWS if streams else LEAST_PLAIN_ROWS
-        block_m = min(max(1 << (rows - 1).bit_length(), least), _MOST_FP8_ROWS)
+        most = _MOST_ROUNDED_ROWS if rounds_rows else _MOST_FP8_ROWS
+        block_m = min(max(1 << (rows - 1).bit_length(), least), most)
         if not streams:
             return LinearTile(block_m, 64, FP8_GROUP, split_k=self.split_k, stages=4)
         tile = LinearTile(block_m, 64, 256, stages=6 if block_m <= 16 else 4, tma=True)
@@ -137,6 +150,9 @@ class LinearTile:
             return tile
         # Where two programs share a multiprocessor each has half of its memory.
         are_many = 2 * (out_features // tile.block_n) > MULTIPROCESSORS
+        if rounds_rows:
+            stages = 6 if block_m == _MOST_FP8_ROWS else 4 if are_many else 3
+            return replace(tile, split_k=1 if are_many else 2, stages=stages)
         return replace(tile, split_k=2, stages=2 if are_many else 4)
 
     def fitted(self, out_features: int, in_features: int) -> LinearTile:
@@ -200,18 +216,30 @@ class StepTiles:
         )
 
     def in_fp8(
-        self, roles: Collection[str], rows: int, shapes: StepShapes, *, streams: bool
+        self,
+        roles: Collection[str],
+        rows: int,
+        shapes: StepShapes,
+        *,
+        streams: bool,
+        rounds_rows: bool = False,
     ) -> StepTiles:
         """The same tiles, those of these maps for weights of eight bits and so many rows.
 
         `streams`: by the Hopper kernel, which takes weights with a scale for each row.
+        `rounds_rows`: of rows in eight bits, which the library multiplies, too.
         """
         if not roles:
             return self
         cut: dict[str, LinearTile] = {}
         for role in roles:
             tile: LinearTile = getattr(self, role)
-            cut[role] = tile.in_fp8(rows, *getattr(shapes, role), streams=streams)
+            cut[role] = tile.in_fp8(
+                rows,
+                *getattr(shapes, role),
+                streams=streams,
+                rounds_rows=rounds_rows,
+            )
         return replace(self, **cut)
 
     def fitted(self, shapes: StepShapes) -> StepTiles:

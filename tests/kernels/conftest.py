@@ -128,6 +128,14 @@ def gpu() -> torch.device:
 
 
 @pytest.fixture
+def hopper(gpu: torch.device) -> torch.device:
+    """A GPU that the kernels of `kernels.*.hopper` are for."""
+    if torch.cuda.get_device_capability(gpu) != (9, 0):
+        pytest.skip("needs a GPU of compute capability 9.0")
+    return gpu
+
+
+@pytest.fixture
 def poisoned() -> Callable[..., torch.Tensor]:
     """A strided view in the middle of a larger buffer of NaN, and a check of what surrounds it."""
 

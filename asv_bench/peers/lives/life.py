@@ -172,7 +172,8 @@ def load_vllm(task: PeerTask) -> Driver:
         max_model_len=task.max_length,
         max_num_seqs=task.batch,
         seed=0,
-        **task.options,
+        # What vLLM calls fp8 rounds rows, too.
+        **{name: "fp8" if one == "fp8-dynamic" else one for name, one in task.options.items()},
     )
 
     greedy = {"temperature": 0.0, "ignore_eos": True, "detokenize": False}

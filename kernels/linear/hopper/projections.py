@@ -12,8 +12,9 @@ few as eight of the right one's, tokens: a small batch is not padded to 64, and 
 program must read after its wait leave other programs room to bring their weights beside it.
 
 With weights of e4m3 each row of x is two, `kernels.linear.halves`: tensor cores multiply eight bits
-by eight, as many products a second as with one row of 16 bits. The products of a chunk are added
-up by themselves, as tensor cores add those of eight bits with fewer bits than float32 has.
+by eight, as many products a second as with one row of 16 bits. A map may take one for each row, and
+multiplies twice as many. The products of a chunk are added up by themselves, as tensor cores add
+those of eight bits with fewer bits than float32 has.
 """
 
 import torch
@@ -135,11 +136,11 @@ def _refill(
 def _product_of_halves(
     weight_desc, x_desc, w_chunks, x_chunks, ready, first_n, first_m, first_k,
     CHUNK_BYTES: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_M: gl.constexpr,
-    BLOCK_K: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_K: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr, HALVES: gl.constexpr,
 ):  # fmt: skip
-    """The product [BLOCK_N, BLOCK_M] of weights of e4m3 and rows that are two each."""
-    layout: gl.constexpr = product_layout(2 * BLOCK_M, gl.num_warps(), 8)
-    total = gl.zeros((BLOCK_N, 2 * BLOCK_M), gl.float32, layout=layout)
+    """The product [BLOCK_N, BLOCK_M] of weights of e4m3 and rows that are HALVES each."""
+    layout: gl.constexpr = product_layout(HALVES * BLOCK_M, gl.num_warps(), 8)
+    total = gl.zeros((BLOCK_N, HALVES * BLOCK_M), gl.float32, layout=layout)
     for i in range(CHUNKS):
         stage = i % STAGES
         mbarrier.wait(ready.index(stage), (i // STAGES) & 1)
@@ -153,9 +154,13 @@ def _product_of_halves(
             )  # fmt: skip
     # What follows may exchange in the operands' memory.
     program_barrier()
-    by_half = gl.permute(gl.reshape(total, [BLOCK_N, 2, BLOCK_M]), (0, 2, 1))
-    first, rest = gl.split(by_half)
-    return gl.convert_layout(first + rest * REST, product_layout(BLOCK_M, gl.num_warps()))
+    if HALVES == 2:
+        by_half = gl.permute(gl.reshape(total, [BLOCK_N, 2, BLOCK_M]), (0, 2, 1))
+        first, rest = gl.split(by_half)
+        product = first + rest * REST
+    else:
+        product = total
+    return gl.convert_layout(product, product_layout(BLOCK_M, gl.num_warps()))
 
 
 @gluon.jit(do_not_specialize=["rows", "inbox_at"])
@@ -185,11 +190,12 @@ def linear_stream(
     BLOCK_K: gl.constexpr,
     SPLIT_K: gl.constexpr,
     STAGES: gl.constexpr,
+    HALVES: gl.constexpr,
 ):
     """BLOCK_N features of BLOCK_M rows of y [rows, N], x normed first where NORM says so.
 
     The SPLIT_K programs of a cluster multiply a part of K each, and finish a share of the tile's
-    rows each. A weight of e4m3 has scales [N], and its rows, two each in x, row_scales [rows].
+    rows each. A weight of e4m3 has scales [N], and its rows, HALVES each in x, row_scales [rows].
     """
     PART_K: gl.constexpr = K // SPLIT_K
     OWN_M: gl.constexpr = BLOCK_M // SPLIT_K
@@ -202,7 +208,7 @@ def linear_stream(
     OUT_N: gl.constexpr = BLOCK_N // OUT
     lines: gl.constexpr = memory_layout(OUT_N, OWN_M, gl.num_warps())
     EIGHT: gl.constexpr = scales is not None
-    X_ROWS: gl.constexpr = 2 * BLOCK_M if EIGHT else BLOCK_M
+    X_ROWS: gl.constexpr = HALVES * BLOCK_M
     CHUNK_BYTES: gl.constexpr = (
         (X_ROWS + BLOCK_N) * BLOCK_K * (x_desc.dtype.primitive_bitwidth // 8)
     )
@@ -264,7 +270,7 @@ def linear_stream(
         row_scale = gl.load(row_scales + scaled_m, mask=scaled_m < rows, other=0.0)
         accumulator = _product_of_halves(
             weight_desc, x_desc, w_chunks, x_chunks, ready, tile_n * BLOCK_N, tile_m * X_ROWS,
-            part * PART_K, CHUNK_BYTES, BLOCK_N, BLOCK_M, BLOCK_K, CHUNKS, STAGES,
+            part * PART_K, CHUNK_BYTES, BLOCK_N, BLOCK_M, BLOCK_K, CHUNKS, STAGES, HALVES,
         )  # fmt: skip
     else:
         accumulator = gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout=product)
@@ -364,16 +370,20 @@ def launch_linear_stream(
     """
     rows, in_features = x.shape
     out_features, bias, norm = linear.out_features, linear.bias, linear.norm
-    read, x_rows, row_scales = x, tile.block_m, None
+    read, halves, row_scales = x, 1, None
     if linear.scales is not None:
-        (read, row_scales), x_rows, norm = halves_of(x, linear, tile.block_m), 2 * x_rows, NO_NORM
+        (read, row_scales), halves, norm = (
+            halves_of(x, linear, tile.block_m),
+            linear.halves,
+            NO_NORM,
+        )
     x_tiles = 0 if not norm or x_stats is None else x_stats.shape[2]
     launch_clusters(
         linear_stream,
         (out_features // tile.block_n, -(-rows // tile.block_m)),
         tile.split_k,
         inbox_bytes(tile.split_k, tile.block_m // tile.split_k * tile.block_n),
-        operand_descriptor(read, x_rows, tile.block_k),
+        operand_descriptor(read, halves * tile.block_m, tile.block_k),
         operand_descriptor(linear.weight, tile.block_n, tile.block_k),
         bias,
         bias if linear.column_sums is None else linear.column_sums,
@@ -395,6 +405,7 @@ def launch_linear_stream(
         BLOCK_K=tile.block_k,
         SPLIT_K=tile.split_k,
         STAGES=min(tile.stages, in_features // tile.split_k // tile.block_k),
+        HALVES=halves,
         # One for every 16 features: four multiply 64 together.
         num_warps=tile.block_n // 16,
         launch_pdl=True,

@@ -1,7 +1,7 @@
 """One life: $MODEL decodes $ROWS sequences, $PROMPT tokens in and $NEW out.
 
 $KVTRAIL_LABEL says what is kept in eight bits: "fp8" the weights, "kv-fp8" the KV cache, "all-fp8"
-both, "bfloat16" neither.
+both, "bfloat16" neither. "fp8-dynamic" and "all-fp8-dynamic" round activations, too.
 
 A step is the time of a whole run, its prefill included, by its tokens.
 """
@@ -22,8 +22,8 @@ LABEL = os.environ["KVTRAIL_LABEL"]
 config = EngineConfig(
     model=MODEL,
     dtype="bfloat16",
-    quantization="fp8" if LABEL in ("fp8", "all-fp8") else None,
-    **({"kv_cache_dtype": "fp8"} if LABEL in ("kv-fp8", "all-fp8") else {}),
+    quantization=None if LABEL in ("bfloat16", "kv-fp8") else LABEL.removeprefix("all-"),
+    **({} if LABEL.split("-")[0] in ("bfloat16", "fp8") else {"kv_cache_dtype": "fp8"}),
     max_batch_size=ROWS,
     max_model_len=PROMPT + NEW,
     block_size=BLOCK,

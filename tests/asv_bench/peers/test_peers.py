@@ -235,6 +235,9 @@ def test_ranks_and_eight_bits_are_asked_of_kvtrail_and_of_vllm_by_their_own_flag
     facts, peer = live_with(monkeypatch, tmp_path, "vllm")
     assert peer.told.items() >= options.items()
     assert facts["settings"].endswith(", tensor_parallel_size 2, quantization fp8")
+    # What kvtrail calls fp8-dynamic is fp8 there.
+    task = replace(task, options={"quantization": "fp8-dynamic"})
+    assert live_with(monkeypatch, tmp_path, "vllm")[1].told["quantization"] == "fp8"
     # Others cannot be asked for it.
     vllm = python_of(tmp_path, "")
     found, absent = find_peers([f"vllm={vllm}", "torch"], {"tensor_parallel_size": 2})

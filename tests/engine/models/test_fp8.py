@@ -34,8 +34,9 @@ TOKENS = torch.arange(60) * 37 % 200
 
 def _logits(model: Decoder) -> torch.Tensor:
     with torch.inference_mode():
-        positions = torch.arange(len(TOKENS))
-        return model.logits(model.forward(TOKENS, positions, dense_causal_attention(model)))
+        positions = torch.arange(len(TOKENS), device=model.device)
+        tokens = TOKENS.to(model.device)
+        return model.logits(model.forward(tokens, positions, dense_causal_attention(model)))
 
 
 def _theirs(model: Any) -> torch.Tensor:
@@ -114,7 +115,7 @@ def test_maps_that_a_checkpoint_leaves_in_floats(tmp_path: Path, kind: str, left
     """A part of a map in floats makes the whole one floats, unless all are to be rounded."""
     theirs = _theirs(save_fp8(tmp_path, "qwen3", kind, left_out=left_out))
     assert _error(_logits(load_model(tmp_path, device=CPU).model), theirs) < 1e-5
-    rounded = load_model(tmp_path, device=CPU, quantize=True).model
+    rounded = load_model(tmp_path, device=CPU, quantization="fp8").model
     assert all(block.feed_forward.into.weight.dtype == FP8 for block in rounded.blocks)
     assert 1e-5 < _error(_logits(rounded), theirs) < 0.3
 
@@ -162,7 +163,7 @@ def test_ranks_round_their_parts(name: str):
 def test_rounding_on_load_takes_the_maps_of_blocks_alone(tmp_path: Path):
     save_reference(tmp_path, "llama", hidden_size=64, intermediate_size=96)
     plain = load_model(tmp_path, device=CPU).model
-    model = load_model(tmp_path, device=CPU, quantize=True).model
+    model = load_model(tmp_path, device=CPU, quantization="fp8").model
     assert model.num_bytes < plain.num_bytes
     for mine, theirs in zip(model.blocks, plain.blocks, strict=True):
         assert torch.equal(
@@ -185,15 +186,42 @@ def test_tokens_are_as_often_the_likeliest_of_what_the_weights_stand_for(
     prompts = [[(7 * place + offset) % 200 for place in range(12)] for offset in range(48)]
     params = SamplingParams(max_new_tokens=32, ignore_eos=True)
     shares = {}
-    for folder in ("plain", "fp8"):
-        model = str(tmp_path / folder)
-        with closing(Engine(EngineConfig(model=model, device=DEVICE, dtype="bfloat16"))) as engine:
+    for name in ("plain", "fp8", "fp8-dynamic"):
+        model = str(tmp_path / name.removesuffix("-dynamic"))
+        quantization = name if name == "fp8-dynamic" else None
+        config = EngineConfig(
+            model=model, device=DEVICE, dtype="bfloat16", quantization=quantization
+        )
+        with closing(Engine(config)) as engine:
             made = [list(one.token_ids) for one in engine.generate(prompts, params)]
         asked = [(prompts[at : at + 8], made[at : at + 8]) for at in range(0, len(prompts), 8)]
         found = likelihoods(model, "float32", DEVICE, asked)
-        shares[folder] = sum(one["argmax"] for one in found) / len(found)
+        shares[name] = sum(one["argmax"] for one in found) / len(found)
     assert shares["plain"] > 0.8
     assert shares["fp8"] > shares["plain"] - 0.02
+    # Rounded rows are as noisy as rounded weights.
+    assert shares["fp8-dynamic"] > shares["plain"] - 0.3
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="rows are rounded on a GPU alone")
+@pytest.mark.parametrize("name", MODELS)
+def test_rounding_rows_costs_about_as_much_as_rounding_weights(name: str):
+    spec, device = random_config("random:" + name), torch.device(DEVICE)
+    made = {"seed": 3, "device": device, "dtype": torch.bfloat16}
+    kept = random_weights(spec, **made, quantize=True)
+    exact = {
+        key: dequantized(weight, kept[scales_of(key)], torch.float32)
+        if weight.dtype == FP8
+        else weight.float()
+        for key, weight in kept.items()
+        if not key.endswith(".scales")
+    }
+    unrounded = {key: weight.float() for key, weight in random_weights(spec, **made).items()}
+    reference = _logits(Decoder(spec, exact))
+    of_weights = _error(_logits(Decoder(spec, unrounded)), reference)
+    of_rows = _error(_logits(Decoder(spec, kept, rounds_rows=True)), reference)
+    of_neither = _error(_logits(Decoder(spec, kept)), reference)
+    assert 2 * of_neither < of_rows < 2 * of_weights
 
 
 def _edited(directory: Path, change: Any) -> str:
@@ -288,5 +316,5 @@ def test_models_whose_scales_do_not_fit_are_refused():
 
 
 def test_other_words_for_the_option_are_refused():
-    with pytest.raises(ConfigError, match="quantization is 'int4'; it must be 'fp8', or None"):
+    with pytest.raises(ConfigError, match="quantization is 'int4'; it must be 'fp8' or 'fp8-dy"):
         EngineConfig(quantization="int4")

@@ -59,14 +59,6 @@ def _chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.setattr("kernels.attention.fused.uses_triton", lambda tensor: False)
 
 
-@pytest.fixture
-def hopper(gpu: torch.device) -> torch.device:
-    """A GPU that the ring kernel is for."""
-    if torch.cuda.get_device_capability(gpu) != (9, 0):
-        pytest.skip("needs a GPU of compute capability 9.0")
-    return gpu
-
-
 def test_scales_leave_room_and_round_nothing() -> None:
     largest = torch.tensor([1.0, 111.9, 112.0, 112.1, 3e-5, 0.0, float("inf"), NAN])
     scales = scales_for(largest)

@@ -32,14 +32,6 @@ RAGGED = [3 * S + 1, 17, None, S, 2 * S - 1, 0, 63, 64, 65, S + 1, 1, 31, 32, 33
 RAGGED += [7, 8, 9, 24, 25, 40, S + 47, 2 * S + 56]
 
 
-@pytest.fixture
-def hopper(gpu: torch.device) -> torch.device:
-    """A GPU that the ring kernel is for."""
-    if torch.cuda.get_device_capability(gpu)[0] != 9:
-        pytest.skip("needs a Hopper GPU")
-    return gpu
-
-
 def _launched(
     problem: FusedProblem,
     device: torch.device,

@@ -31,14 +31,6 @@ EPSILON = 1e-5
 CONTEXTS = [0, 1, 15, 16, 63, 64, 65, 127, 448, 511, 512, 513, 1000, 1024, 1025, 1500]
 
 
-@pytest.fixture
-def hopper(gpu: torch.device) -> torch.device:
-    """A GPU that the kernel is for."""
-    if torch.cuda.get_device_capability(gpu) != (9, 0):
-        pytest.skip("needs a GPU of compute capability 9.0")
-    return gpu
-
-
 @dataclass(slots=True)
 class RowProblem:
     """A row [1, K], the map to its queries, key and value, and the cache that it appends to.

@@ -111,17 +111,25 @@ def family_kernels(
 def fp8_kernels(
     models: Iterable[str] = FP8_MODELS, rows: Sequence[int] = FP8_ROWS
 ) -> list[NamedKernel]:
-    """What fused steps launch for maps of eight bits: with a scale for each row, and in blocks."""
+    """What fused steps launch for maps of eight bits: with a scale for each row, and in blocks.
+
+    And by rows that are rounded, too.
+    """
     kernels = []
-    for in_blocks in (False, True):
+    of_rows: dict[str, Any] = {"in_blocks": False, "rounds_rows": True}
+    for kind, options, known in (
+        ("fp8", {"in_blocks": False}, _FP8),
+        ("fp8-blocks", {"in_blocks": True}, _FP8),
+        ("fp8-dynamic", of_rows, ("linear_stream", "halve_rows")),
+    ):
         found = distinct(
             (launch, count)
             for name in models
-            for launch, count in _step_launches(name, rows, HOPPER, in_blocks=in_blocks)
-            if launch.name in _FP8
+            for launch, count in _step_launches(name, rows, HOPPER, **options)
+            if launch.name in known
         )
         for kernel in found:
-            kernel.name += "-fp8-blocks" if in_blocks else "-fp8"
+            kernel.name += "-" + kind
             kernel.dtype = "bf16"
         kernels += found
     return kernels
@@ -194,6 +202,7 @@ def _step_launches(
     gpu: tuple[int, int],
     *,
     in_blocks: bool | None = None,
+    rounds_rows: bool = False,
     fp8_cache: bool = False,
 ) -> Iterator[tuple[Launch, int]]:
     """Launches of fused steps of one layer of a built-in model in bfloat16, with their rows.
@@ -212,7 +221,7 @@ def _step_launches(
                 groups = columns // GROUP if in_blocks else 1
                 weights[name] = weights[name].to(FP8)
                 weights[scales_of(name)] = torch.empty(groups, rows, device=make["device"])
-        model = Decoder(config, weights)
+        model = Decoder(config, weights, rounds_rows=rounds_rows)
         heads = config.num_kv_heads, block_size, config.head_dim
         scales = torch.empty(1, 2, heads[0], device=make["device"]) if fp8_cache else None
         cache = KVCache(1, most * columns, *heads, **make, scales=scales)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,9 +20,15 @@ from fused_cases import (
 
 from kernels.errors import KernelArgumentError
 from kernels.linear.epilogue import PLAIN, RESIDUAL, SILU, Epilogue
-from kernels.linear.folded import FoldedLinear, SplitWorkspace, fold_fp8, pack_gate
-from kernels.linear.fp8 import GROUP, dequantized, quantize
-from kernels.linear.halves import halves_of
+from kernels.linear.folded import (
+    FoldedLinear,
+    SplitWorkspace,
+    fold_fp8,
+    pack_gate,
+    packed_halves,
+)
+from kernels.linear.fp8 import FP8, GROUP, dequantized, quantize
+from kernels.linear.halves import halves_of, rounded_rows
 from kernels.linear.projections import fused_linear
 from kernels.linear.reference import reference_linear, reference_statistics
 from kernels.tiles.tile import LinearTile
@@ -176,6 +183,63 @@ def test_two_halves_of_eight_bits_are_as_near_as_sixteen(
     assert ((found - exact).abs() <= exact.abs() / 200 + most / 1e6).all()
 
 
+@pytest.mark.parametrize("dtype", half_dtypes(), ids=str)
+def test_one_half_is_the_nearest_number_of_eight_bits(
+    triton_device: torch.device, dtype: torch.dtype
+) -> None:
+    x = random_tensor(5, 3072, seed=1) * torch.logspace(-3, 3, 5)[:, None]
+    x = poisoned_rows(x.to(triton_device, dtype))
+    rows, scales = rounded_rows(x)
+    largest = x.float().abs().amax(1)
+    torch.testing.assert_close(scales, largest / torch.finfo(FP8).max, rtol=1e-6, atol=0)
+    nearest = (x.float().cpu() / scales.cpu()[:, None]).clamp(-448, 448).to(FP8)
+    assert torch.equal(rows.cpu().float(), nearest.float())
+
+
+@pytest.mark.parametrize("kind", ["plain", "residual", "layer", "rms", "rms-gated"])
+@pytest.mark.parametrize(
+    ("rows", "tile"),
+    [
+        pytest.param(3, LinearTile(8, 64, 128, tma=True), id="3-rows"),
+        pytest.param(20, LinearTile(16, 64, 64, stages=2, tma=True), id="20-rows"),
+        pytest.param(64, LinearTile(64, 64, 128, split_k=2, tma=True), id="64-rows-split-2"),
+        pytest.param(70, LinearTile(128, 64, 128, split_k=2, tma=True), id="70-rows-of-128"),
+        pytest.param(70, LinearTile(64, 64, 64, library=True), id="70-rows-library"),
+    ],
+)
+def test_rounded_rows_are_multiplied_as_they_are(
+    hopper: torch.device, rows: int, tile: LinearTile, kind: str
+) -> None:
+    """By the Hopper kernel and by the library, which have the same epilogues."""
+    dtype, in_features = torch.bfloat16, 768
+    values, scales = (one.to(hopper) for one in _weight(OUT_FEATURES, in_features, False))
+    x = poisoned_rows(random_tensor(rows, in_features, seed=1).to(hopper, dtype))
+    bias = random_tensor(OUT_FEATURES, seed=3).to(hopper, dtype)
+    gain = (1 + 0.3 * random_tensor(in_features, seed=4)).to(hopper, dtype)
+    gain_of = gain if kind[0] in "lr" and kind != "residual" else None
+    shift = gain / 10 if kind == "layer" else None
+    epilogue = {"residual": RESIDUAL, "rms-gated": GATED}.get(kind, PLAIN)
+    start = random_tensor(rows, OUT_FEATURES, seed=6).to(hopper, dtype)
+    linear = replace(fold_fp8(values, scales, bias, gain_of, shift, EPSILON), halves=1)
+    y, y_stats = _run(x, linear, tile, start if epilogue.is_added else None, epilogue=epilogue)
+    halves, row_scales = halves_of(x, linear, 1)
+    assert linear.scales is not None
+    of_rows = halves.double() * row_scales.double()[:, None]
+    reference = of_rows @ (linear.weight.double() * linear.scales.double().t()).t()
+    reference += linear.bias.double()
+    if epilogue.is_gated:
+        own, other = packed_halves(reference)
+        reference = (F.silu(own) * other).flatten(1)
+    elif epilogue.is_added:
+        reference += start.double()
+    # As far as rounding the product, and then the result, takes it.
+    error, size = (y.double() - reference).abs(), reference.abs().amax()
+    assert float(error.max()) <= float(size) * torch.finfo(dtype).eps
+    if epilogue.is_added:
+        expected = reference_statistics(y, OUT_FEATURES // tile.block_n).float()
+        torch.testing.assert_close(y_stats, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_a_row_does_not_depend_on_those_beside_it(triton_device: torch.device) -> None:
     values, scales = (one.to(triton_device) for one in _weight(OUT_FEATURES, 256, True))
     x = random_tensor(20, 256, seed=1).to(triton_device, torch.float16)
@@ -200,7 +264,7 @@ def test_gains_are_kept_small_without_rounding(largest: float) -> None:
 @pytest.mark.parametrize(
     ("tile", "sentence"),
     [
-        (LinearTile(64, 64, 64, library=True), "the library's for none of eight bits"),
+        (LinearTile(64, 64, 64, library=True), "must be a plain kernel's"),
         (LinearTile(8, 64, 128, tma=True), "must be a plain kernel's"),
         (LinearTile(16, 64, 256), "at most the 128 columns at a time that share a scale"),
     ],
@@ -214,22 +278,24 @@ def test_tiles_that_no_kernel_has_are_refused(tile: LinearTile, sentence: str) -
         fused_linear(x, linear, y, tile, workspace)
 
 
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("rows", [1, 8, 64, 256])
-def test_tiles_for_eight_bits_serve_every_map(rows: int, streams: bool) -> None:
+@pytest.mark.parametrize(("streams", "rounds_rows"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("rows", [1, 8, 64, 128, 256])
+def test_tiles_for_eight_bits_serve_every_map(rows: int, streams: bool, rounds_rows: bool) -> None:
     """Whatever the table says of 16 bits, for models of any size."""
     from kernels.tiles.table import committed_table
     from kernels.tiles.tile import ROLES, StepShapes
 
     shapes = StepShapes((6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288), (151936, 4096))
     table = committed_table()
-    cut = table.tiles(rows, shapes).in_fp8(ROLES[:-1], rows, shapes, streams=streams)
+    cut = table.tiles(rows, shapes).in_fp8(
+        ROLES[:-1], rows, shapes, streams=streams, rounds_rows=rounds_rows
+    )
     tiles = cut.fitted(shapes)
     assert tiles.head == committed_table().tiles(rows, shapes).fitted(shapes).head
     for role in ROLES[:-1]:
         tile, (_, columns) = getattr(tiles, role), getattr(shapes, role)
-        assert tile.tma == (streams and rows > 1)
+        assert tile.library == (rounds_rows and rows == 256 and role == "feed_forward_in")
+        assert tile.tma == (streams and rows > 1 and not tile.library)
         assert tile.is_possible
-        assert not tile.library
-        assert tile.block_m == 1 or tile.tma or GROUP % tile.block_k == 0
+        assert tile.block_m == 1 or tile.tma or tile.library or GROUP % tile.block_k == 0
         assert columns % (tile.block_k * tile.split_k) == 0
