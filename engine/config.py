@@ -71,8 +71,10 @@ class EngineConfig:
         Tokens of a launch that prompts share with a decode step of the running requests, where both
         are to be done: who runs waits for a piece of the newcomers' prompts, and weights are read
         once. One of them is of each running request, and half of them at least are of prompts.
-        Where many wait, a quarter of the tokens that a step can compute. 0: each has a launch of
-        its own. Not with `decode_first`.
+        Where prompts of `prefill_max_tokens` or more are to be computed, they take launches of so
+        many tokens until fewer are left: in pieces they would keep most rows from running. After
+        the end of one of a few requests the next launch waits for the last, as whoever got the
+        answer may send another prompt. 0: each has a launch of its own. Not with `decode_first`.
     prefill_max_batch_size
         Sequences in one prefill launch at most. None: `max_batch_size`.
     max_active_requests
@@ -86,7 +88,8 @@ class EngineConfig:
     steps_in_flight
         Launches whose tokens the host need not have seen when it launches the next: 0 waits for
         every step's tokens. At most 8. None: 3 on CUDA, so that the device never waits for the
-        host, and 0 on the CPU, where tokens are there at once.
+        host, or 1 with `mixed_prefill_tokens`, since a newcomer's prompt waits for all of them;
+        and 0 on the CPU, where tokens are there at once.
     seed
         Seeds random weights and the sampling of requests that bring no seed.
     threads

@@ -31,8 +31,22 @@ _STEPS_IN_FLIGHT_ON_CUDA = 3
 """Launches whose tokens the host has not seen, by default: enough that the device does not wait
 when the host pauses for a moment."""
 
-_SHARE = 4
-"""Where many prompts wait, a launch that steps share has one in so many of a round's tokens."""
+_FEW_ROWS = 16
+"""With more rows than these requests end so often that waiting for the next prompt costs more time
+of the device than it saves."""
+
+
+def most_in_flight(config: EngineConfig, device_type: str) -> int:
+    """Launches whose tokens the host need not have seen, as the configuration or the default says.
+
+    Where prompts and steps share launches a single one: a newcomer waits for all that have been
+    launched, and while others' prompts are computed each of these takes as long as a piece.
+    """
+    if config.steps_in_flight is not None:
+        return config.steps_in_flight
+    if device_type != "cuda":
+        return 0
+    return 1 if config.mixed_prefill_tokens else _STEPS_IN_FLIGHT_ON_CUDA
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +89,7 @@ class StepLoop:
     ) -> None:
         device, num_rows = model.device, config.max_batch_size
         self._decode_first = config.decode_first
-        in_flight = _STEPS_IN_FLIGHT_ON_CUDA if device.type == "cuda" else 0
-        if config.steps_in_flight is not None:
-            in_flight = config.steps_in_flight
-        self._steps_in_flight = in_flight
+        self._steps_in_flight = most_in_flight(config, device.type)
         self.rows = Rows(num_rows, max_model_len, config.block_size)
         make = Worker if ranks is None else partial(LeadingWorker, ranks)
         self.worker: Worker = make(
@@ -99,6 +110,7 @@ class StepLoop:
             enter_limit=self.worker.runner.enter_limit,
         )
         self._mixed_tokens = config.mixed_prefill_tokens
+        self._expects_prompts = False
         self._in_flight: deque[_Launch] = deque()
         self._recipients: Recipients | None = None
         self.unfinished: dict[int, Request] = {}
@@ -112,8 +124,16 @@ class StepLoop:
     def advance(self) -> None:
         """Launch what can run and take in what has come; `arrived` grows.
 
-        When there is nothing to launch, waits for what is still on its way.
+        When there is nothing to launch, waits for what is still on its way. So it does once where
+        an answer has just ended, prompts share launches with steps, and none is left to compute:
+        whoever got the answer often sends the next prompt, which then need not wait for one step
+        more.
         """
+        if self._expects_prompts:
+            self._expects_prompts = False
+            if self._in_flight and not self.scheduler.has_prompts:
+                self._receive(self._in_flight.popleft())
+                return
         launched = self._launch()
         allowed = self._steps_in_flight if launched else 0
         while self._in_flight and (
@@ -151,10 +171,12 @@ class StepLoop:
             fed = None if step is None else FedRows.of(step, self.rows)
             most, num_fed = self.scheduler.prefill_max_tokens, 0 if fed is None else len(fed.rows)
             room = most - num_fed
-            asked = self.scheduler.num_prompt_tokens(most) // _SHARE
             # Without a step nobody waits for the prompts but those that come behind them.
-            wanted = max(self._mixed_tokens if step is not None else 2 * self._mixed_tokens, asked)
+            wanted = self._mixed_tokens if step is not None else 2 * self._mixed_tokens
             wanted = max(wanted - num_fed, wanted // 2, 1)
+            if self.scheduler.num_prompt_tokens(most) >= most:
+                # In pieces so many prompts would keep most rows from running for a long time.
+                wanted = room
             plan = self.scheduler.plan_prefill(min(wanted, room) if room > 0 else None)
         if step is not None and fed is not None and room > 0 and plan is not None and plan.chunks:
             return self._launch_prefill(replace(plan, fed=fed), step)
@@ -336,3 +358,4 @@ class StepLoop:
             request.finish_reason = reason
             del self.unfinished[request.request_id]
         self.scheduler.finish(requests)
+        self._expects_prompts = bool(self._mixed_tokens) and self.rows.num_taken <= _FEW_ROWS

@@ -9,7 +9,7 @@ are freed and which is computed again later. Nothing is lost, and a full cache i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
@@ -107,9 +107,10 @@ class Scheduler:
         return bool(self.waiting or self._prefilling)
 
     def num_prompt_tokens(self, most: int) -> int:
-        """Tokens of begun and waiting prompts that are not computed, counted up to about `most`."""
-        count = 0
-        for request in chain(self._prefilling, self.waiting.values()):
+        """Tokens that are not computed, of begun prompts and of those that wait and find a row,
+        counted up to about `most`."""
+        count, num_free = 0, self._max_active - self._rows.num_taken
+        for request in chain(self._prefilling, islice(self.waiting.values(), num_free)):
             count += request.num_uncomputed
             if count >= most:
                 break

@@ -7,6 +7,8 @@ import random
 import pytest
 
 from engine import Completion, ConfigError, Engine, EngineConfig, SamplingParams
+from engine.running.step_loop import most_in_flight
+from engine.transport.token_slots import TokenSlots
 
 MODELS = ["random:gpt2-tiny", "random:llama-tiny", "random:qwen3-tiny"]
 LONG = SamplingParams(max_new_tokens=30, ignore_eos=True)
@@ -127,17 +129,85 @@ def test_who_runs_goes_on_while_a_long_prompt_is_computed(model):
 def test_half_of_a_launch_at_least_is_of_prompts():
     engine = _engine(4)
     launches = _launches_of(engine)
-    _steps_until_first(engine, list(range(1, 31)), others=10)
+    _steps_until_first(engine, list(range(1, 21)), others=10)
     assert launches[-6:-1] == [(2, 10)] * 5
 
 
-def test_where_many_wait_launches_are_larger():
-    engine = _engine(4, prefill_max_tokens=200, max_batch_size=8)
-    sizes = _launches_of(engine)
+def test_prompts_that_fill_a_launch_take_one():
+    engine = _engine(20, prefill_max_tokens=200, max_batch_size=8)
+    launches = _launches_of(engine)
     engine.generate([[number + 1] * 50 for number in range(8)], LONG)
-    assert sizes[0] == (50, 0)
-    assert max(sizes) == sizes[0]
-    assert sizes[-1] < sizes[0]
+    assert launches == [(200, 0), (196, 4), (4, 7)]
+
+
+def test_prompts_that_find_no_row_do_not_make_launches_larger():
+    engine = _engine(20, prefill_max_tokens=100, max_batch_size=2)
+    launches = _launches_of(engine)
+    params = [SamplingParams(max_new_tokens=count, ignore_eos=True) for count in (2, 40, 5, 5, 5)]
+    engine.generate([[number + 1] * 45 for number in range(5)], params)
+    assert max(launches) == (40, 0)
+    assert launches[-3:] == [(19, 1), (19, 1), (7, 1)]
+
+
+def _just_after_an_end(monkeypatch, mixed: int, others: int) -> tuple[Engine, list[object]]:
+    """An engine that runs others on, and what grows with each of its decode steps from now on.
+
+    Its device lags as far as it may.
+    """
+    monkeypatch.setattr(TokenSlots, "has_arrived", lambda slots, ticket: False)
+    engine = _engine(mixed, steps_in_flight=1, max_batch_size=20)
+    for number in range(others):
+        engine.submit([1 + number] * 4, LONG)
+    short = engine.submit([99] * 4, SamplingParams(max_new_tokens=5, ignore_eos=True))
+    while not any(event.request_id == short and event.finish_reason for event in engine.step()):
+        pass
+    decode, steps = engine._loop.worker.decode, []
+
+    def noted(plan):
+        steps.append(plan)
+        return decode(plan)
+
+    engine._loop.worker.decode = noted
+    return engine, steps
+
+
+@pytest.mark.parametrize(
+    ("mixed", "others", "between"), [(16, 3, 0), (0, 3, 1), (16, 17, 1)], ids=str
+)
+def test_a_prompt_sent_after_an_end_comes_before_another_step(monkeypatch, mixed, others, between):
+    """Where few run and prompts share launches; its sender has needed a moment to answer."""
+    engine, steps = _just_after_an_end(monkeypatch, mixed, others)
+    launches = _launches_of(engine)
+    assert len(engine.step()) == others
+    assert (len(steps), len(launches)) == (between, 0)
+    engine.submit([1] * 15, LONG)
+    engine.step()
+    assert (len(steps), len(launches)) == (between + (mixed == 0), 1)
+
+
+def test_a_prompt_that_is_there_at_an_end_is_launched_at_once(monkeypatch):
+    engine, _ = _just_after_an_end(monkeypatch, 16, 3)
+    launches = _launches_of(engine)
+    engine.submit([1] * 15, LONG)
+    engine.step()
+    assert launches == [(13, 3)]
+
+
+def test_where_no_prompt_comes_after_an_end_steps_are_launched_ahead_again(monkeypatch):
+    engine, steps = _just_after_an_end(monkeypatch, 16, 3)
+    counts = []
+    for _ in range(5):
+        engine.step()
+        counts.append(len(steps))
+    assert counts == [0, 1, 2, 3, 4]
+
+
+def test_with_shared_launches_one_is_ahead_of_the_host():
+    alone, shared = EngineConfig(), EngineConfig(mixed_prefill_tokens=16)
+    assert [most_in_flight(one, "cuda") for one in (alone, shared)] == [3, 1]
+    assert [most_in_flight(one, "cpu") for one in (alone, shared)] == [0, 0]
+    asked = EngineConfig(mixed_prefill_tokens=16, steps_in_flight=2)
+    assert most_in_flight(asked, "cuda") == 2
 
 
 @pytest.mark.thorough
