@@ -57,7 +57,6 @@ from kernels.linear.epilogue import RESIDUAL
 from kernels.linear.folded import FoldedLinear, SplitWorkspace
 from kernels.linear.head import best_of_tiles
 from kernels.linear.projections import fused_linear, runs_stream
-from kernels.step.residual import add_to_rows
 from kernels.step.rows import begin_step, finish_step
 from kernels.tiles.table import ConfigTable, committed_table
 from kernels.tiles.tile import ROLES, LinearTile, StepTiles
@@ -245,7 +244,7 @@ class FusedDecode:
             return
         part = self._group.room(len(x), x.shape[1], x.dtype)
         fused_linear(made, linear, part, tile, self._workspace)
-        add_to_rows(self._group.all_reduce(part), x, stats)
+        self._group.add_up(part, x, stats)
 
     def _attend(
         self,

@@ -91,8 +91,17 @@ class Group(ABC):
             self._share(x)
 
     def room(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
-        """Memory [rows, width] for what is summed next, which saves `all_reduce` a copy."""
+        """Memory [rows, width] for the part that `add_up` takes next."""
         return torch.empty(rows, width, dtype=dtype, device=self._meeting.device)
+
+    def add_up(self, part: Tensor, x: Tensor, x_stats: Tensor | None) -> None:
+        """x += the sum of all ranks' `part`, which is lost; all are [rows, width], of one dtype.
+
+        For kernels: `x_stats` are as `kernels.step.residual.add_to_rows` has them.
+        """
+        from kernels.step.residual import add_to_rows
+
+        add_to_rows(self.all_reduce(part), x, x_stats)
 
     def best(self, best: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """Every rank's best logit of each row and which token has it, both [N, size].

@@ -1,8 +1,9 @@
 """Ranks on CUDA devices that reach each other's memory: torch's symmetric memory for small sums.
 
 What decode steps sum is small: NCCL takes several times as long for it as one kernel in which every
-rank reads what the others wrote. Large sums, gathers and broadcasts are NCCL's. NVLink multicast is
-never used.
+rank reads what the others wrote. Fused steps have such a kernel of their own
+(`kernels.step.residual.add_ranks_to_rows`); other sums are torch's. Large sums, gathers and
+broadcasts are NCCL's. NVLink multicast is never used.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ other parts from those who added them up."""
 _GATHERED_BYTES = 64 << 10
 """Up to this a gather is a sum of what ranks have, each in a place where the others have zeros."""
 
+_PART_BYTES = 2 << 20
+"""Of each of a rank's two parts that fused steps add up in turns."""
+
+_MOST_ROWS = 512
+"""Of such a part."""
+
 _SIZES = (2, 4, 8)
 """Numbers of ranks for which torch has kernels."""
 
@@ -62,10 +69,24 @@ class SymmetricGroup(NcclGroup):
         self._numbers = NumberedStore(PrefixStore("symmetric", self._store))
         self._named = ProcessGroup(self._numbers, self.rank, self.size)
         _register_process_group(self._name, self._named)
-        self._memory = _SymmetricMemory.empty_strided_p2p(
-            (_MEMORY_BYTES,), (1,), torch.uint8, self._meeting.device
-        )
+        self._memory = self._shared(_MEMORY_BYTES)
         self._handle = _SymmetricMemory.rendezvous(self._memory, self._name)
+        flag_bytes = 4 * _MOST_ROWS * self.size
+        parts = self._shared(2 * _PART_BYTES + flag_bytes)
+        self._of_parts = _SymmetricMemory.rendezvous(parts, self._name)
+        self._parts = parts[: 2 * _PART_BYTES].view(2, _PART_BYTES)
+        # The others wait for flags that are zero.
+        parts[2 * _PART_BYTES :].zero_()
+        first = torch.tensor(self._of_parts.buffer_ptrs, dtype=torch.int64, device=parts.device)
+        self._addresses = [first, first + _PART_BYTES]
+        self._flags = first + 2 * _PART_BYTES
+        self._turn = 0
+        torch.cuda.synchronize(parts.device)
+        self._nccl.allreduce([torch.zeros(1, device=parts.device)]).wait()
+
+    def _shared(self, num_bytes: int) -> Tensor:
+        device = self._meeting.device
+        return _SymmetricMemory.empty_strided_p2p((num_bytes,), (1,), torch.uint8, device)
 
     def close(self) -> None:
         """Leave; other ranks that wait for this one see that it is gone."""
@@ -84,14 +105,30 @@ class SymmetricGroup(NcclGroup):
         # A side stream: the engine's waits.
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
             for rank in range(self.size):
-                signals = self._handle.get_signal_pad(rank, dtype=torch.int32)
-                signals.fill_(int(rank == self.rank))
+                words, first = (_MOST_ROWS * self.size,), 2 * _PART_BYTES // 4
+                flags = self._of_parts.get_buffer(rank, words, torch.int32, first)
+                for signals in (self._handle.get_signal_pad(rank, dtype=torch.int32), flags):
+                    signals.fill_(int(rank == self.rank))
 
     def room(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
-        """Memory [rows, width] for what is summed next, which saves `all_reduce` a copy."""
-        if not self._takes(rows * width, dtype):
+        """Memory [rows, width] for the part that `add_up` takes next."""
+        if self._is_muted or not self._is_part(rows, width * dtype.itemsize):
             return super().room(rows, width, dtype)
-        return self._view(rows * width, dtype).view(rows, width)
+        self._turn = 1 - self._turn
+        part = self._parts[self._turn, : rows * width * dtype.itemsize]
+        return part.view(dtype).view(rows, width)
+
+    def add_up(self, part: Tensor, x: Tensor, x_stats: Tensor | None) -> None:
+        """x += the sum of all ranks' `part`, which is lost; all are [rows, width], of one dtype."""
+        if self._is_muted or not self._is_part(len(part), part.nbytes // len(part)):
+            super().add_up(part, x, x_stats)
+            return
+        from kernels.step.residual import add_ranks_to_rows
+
+        add_ranks_to_rows(self._addresses[self._turn], self._flags, self.rank, x, x_stats)
+
+    def _is_part(self, rows: int, row_bytes: int) -> bool:
+        return rows <= _MOST_ROWS and rows * row_bytes <= _PART_BYTES
 
     def _takes(self, count: int, dtype: torch.dtype) -> bool:
         """Whether so many numbers are summed in symmetric memory."""
