@@ -131,6 +131,9 @@ class Group(ABC):
         Called from another thread, again and again until the engine has ended.
         """
 
+    def settle(self) -> None:  # noqa: B027 (most groups need not)
+        """Wait for what the device has to do, before what it uses is given back."""
+
     @abstractmethod
     def close(self) -> None:
         """Leave; other ranks that wait for this one see that it is gone."""

@@ -159,6 +159,7 @@ class Ranks:
 
     def end(self) -> None:
         """End them all; a second call does nothing."""
+        self.group.settle()
         if (drop_graphs := self.drop_graphs()) is not None:
             drop_graphs()
         self.group.close()

@@ -9,7 +9,9 @@ broadcasts are NCCL's. NVLink multicast is never used.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import permutations
 
 import torch
@@ -41,6 +43,11 @@ _PART_BYTES = 2 << 20
 
 _MOST_ROWS = 512
 """Of such a part."""
+
+_RELEASES_BEFORE_NCCL = 4000
+"""More than the sums of steps in flight, each of which waits for a release of its own."""
+
+_SETTLED_S, _LOOK_S = 20.0, 0.01
 
 _SIZES = (2, 4, 8)
 """Numbers of ranks for which torch has kernels."""
@@ -75,8 +82,24 @@ class SymmetricGroup(NcclGroup):
         parts = self._shared(2 * _PART_BYTES + flag_bytes)
         self._of_parts = _SymmetricMemory.rendezvous(parts, self._name)
         self._parts = parts[: 2 * _PART_BYTES].view(2, _PART_BYTES)
-        # The others wait for flags that are zero.
-        parts[2 * _PART_BYTES :].zero_()
+        words, at = (_MOST_ROWS * self.size,), 2 * _PART_BYTES // 4
+        self._words = [
+            (rank, signals)
+            for rank in range(self.size)
+            for signals in (
+                self._handle.get_signal_pad(rank, dtype=torch.int32),
+                self._of_parts.get_buffer(rank, words, torch.int32, at),
+            )
+        ]
+        # What is launched here for the first time cannot be loaded while kernels wait.
+        self._side, self._num_released = torch.cuda.Stream(parts.device), 0
+        self._set_words()
+        torch.cuda.synchronize(parts.device)
+        self._nccl.allreduce([torch.zeros(1, device=parts.device)]).wait()
+        # The others wait for words that are zero.
+        for rank, signals in self._words:
+            if rank == self.rank:
+                signals.zero_()
         first = torch.tensor(self._of_parts.buffer_ptrs, dtype=torch.int64, device=parts.device)
         self._addresses = [first, first + _PART_BYTES]
         self._flags = first + 2 * _PART_BYTES
@@ -88,6 +111,19 @@ class SymmetricGroup(NcclGroup):
         device = self._meeting.device
         return _SymmetricMemory.empty_strided_p2p((num_bytes,), (1,), torch.uint8, device)
 
+    def settle(self) -> None:
+        """Wait for what the device has to do, as long as `release` lets it go on.
+
+        NCCL waits for the whole device when it leaves, and keeps others from launching meanwhile.
+        """
+        until = time.monotonic() + _SETTLED_S
+        # A device that has failed has nothing more to do.
+        with suppress(RuntimeError):
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(self._meeting.device))
+            while not event.query() and time.monotonic() < until:
+                time.sleep(_LOOK_S)
+
     def close(self) -> None:
         """Leave; other ranks that wait for this one see that it is gone."""
         super().close()
@@ -98,17 +134,18 @@ class SymmetricGroup(NcclGroup):
         """Where a rank is gone, let what waits for it on the device go on.
 
         A kernel waits until the others have set their words in its rank's memory, and taken those
-        that it set in theirs.
+        that it set in theirs. What waits for long is NCCL's.
         """
-        super().release()
-        device = self._meeting.device
-        # A side stream: the engine's waits.
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
-            for rank in range(self.size):
-                words, first = (_MOST_ROWS * self.size,), 2 * _PART_BYTES // 4
-                flags = self._of_parts.get_buffer(rank, words, torch.int32, first)
-                for signals in (self._handle.get_signal_pad(rank, dtype=torch.int32), flags):
-                    signals.fill_(int(rank == self.rank))
+        self._set_words()
+        self._num_released += 1
+        if self._num_released == _RELEASES_BEFORE_NCCL:
+            super().release()
+
+    def _set_words(self) -> None:
+        """As if the others had set their words here, and taken this rank's, on a side stream."""
+        with torch.cuda.device(self._meeting.device), torch.cuda.stream(self._side):
+            for rank, signals in self._words:
+                signals.fill_(int(rank == self.rank))
 
     def room(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """Memory [rows, width] for the part that `add_up` takes next."""
