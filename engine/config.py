@@ -75,6 +75,8 @@ class EngineConfig:
         many tokens until fewer are left: in pieces they would keep most rows from running. After
         the end of one of a few requests the next launch waits for the last, as whoever got the
         answer may send another prompt. 0: each has a launch of its own. Not with `decode_first`.
+        None: 320 on a GPU where it holds weights of 8 GB or more, whose steps take milliseconds,
+        and else 0.
     prefill_max_batch_size
         Sequences in one prefill launch at most. None: `max_batch_size`.
     max_active_requests
@@ -136,7 +138,7 @@ class EngineConfig:
     admission_lookahead: int = 8
     force_fifo_every: int = 4
     prefill_max_tokens: int | None = None
-    mixed_prefill_tokens: int = 0
+    mixed_prefill_tokens: int | None = 0
     prefill_max_batch_size: int | None = None
     max_active_requests: int | None = None
     max_inflight_requests: int | None = None
@@ -185,8 +187,6 @@ class EngineConfig:
                 self._keep_positive(name)
         self._keep_within("steps_in_flight", 0, _MOST_IN_FLIGHT)
         self._keep_within("mixed_prefill_tokens", 0, _MOST_TOKENS)
-        if self.mixed_prefill_tokens is None:
-            raise ConfigError("mixed_prefill_tokens is None; 0 is none.")
         self._keep_within("threads", 1, _MOST_THREADS)
         for name in ("prefix_cache", "decode_first", "fuse"):
             if not is_truth_value(getattr(self, name)):

@@ -25,7 +25,7 @@ from engine.scheduling.rows import RowIndex, Rows
 from engine.scheduling.scheduler import Scheduler, most_prefill_tokens
 from engine.worker.ranges import span
 from engine.worker.sampler import INVALID_TOKEN
-from engine.worker.worker import Worker
+from engine.worker.worker import Worker, shared_tokens
 
 _STEPS_IN_FLIGHT_ON_CUDA = 3
 """Launches whose tokens the host has not seen, by default: enough that the device does not wait
@@ -36,17 +36,18 @@ _FEW_ROWS = 16
 of the device than it saves."""
 
 
-def most_in_flight(config: EngineConfig, device_type: str) -> int:
+def most_in_flight(config: EngineConfig, device_type: str, *, are_shared: bool) -> int:
     """Launches whose tokens the host need not have seen, as the configuration or the default says.
 
-    Where prompts and steps share launches a single one: a newcomer waits for all that have been
-    launched, and while others' prompts are computed each of these takes as long as a piece.
+    Where prompts and steps share launches, `are_shared`, a single one: a newcomer waits for all
+    that have been launched, and while others' prompts are computed each of these takes as long as a
+    piece.
     """
     if config.steps_in_flight is not None:
         return config.steps_in_flight
     if device_type != "cuda":
         return 0
-    return 1 if config.mixed_prefill_tokens else _STEPS_IN_FLIGHT_ON_CUDA
+    return 1 if are_shared else _STEPS_IN_FLIGHT_ON_CUDA
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,9 @@ class StepLoop:
     ) -> None:
         device, num_rows = model.device, config.max_batch_size
         self._decode_first = config.decode_first
-        self._steps_in_flight = most_in_flight(config, device.type)
+        self._mixed_tokens = shared_tokens(config, model)
+        are_shared = self._mixed_tokens > 0
+        self._steps_in_flight = most_in_flight(config, device.type, are_shared=are_shared)
         self.rows = Rows(num_rows, max_model_len, config.block_size)
         make = Worker if ranks is None else partial(LeadingWorker, ranks)
         self.worker: Worker = make(
@@ -109,7 +112,6 @@ class StepLoop:
             self._drain,
             enter_limit=self.worker.runner.enter_limit,
         )
-        self._mixed_tokens = config.mixed_prefill_tokens
         self._expects_prompts = False
         self._in_flight: deque[_Launch] = deque()
         self._recipients: Recipients | None = None

@@ -44,8 +44,10 @@ class ServerOptions:
     prefill_max_tokens: int | None = _option(
         "Prompt tokens of a step at most (default: 8192).", kind=int
     )
-    mixed_prefill_tokens: int = _option(
-        "Tokens of a launch that prompts share with a decode step; 0: none.", 0, int
+    mixed_prefill_tokens: int | None = _option(
+        "Tokens of a launch that prompts share with a decode step; 0: none (default: 320 with "
+        "8 GB of weights or more on a GPU, else 0).",
+        kind=int,
     )
     steps_in_flight: int | None = _option(
         "Launches whose tokens the host need not have seen (default: by device).", kind=int

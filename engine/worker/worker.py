@@ -30,6 +30,18 @@ from engine.worker.ranges import span
 from engine.worker.runner import ComputedPrompts, ModelRunner
 from engine.worker.shaper import Shaper
 
+_LARGE_BYTES = 8_000_000_000
+"""Of weights: a step reads them in milliseconds, as long as a piece of a prompt takes."""
+_PIECE_TOKENS = 320
+
+
+def shared_tokens(config: EngineConfig, model: Decoder) -> int:
+    """`EngineConfig.mixed_prefill_tokens`, or what None stands for."""
+    if config.mixed_prefill_tokens is not None:
+        return config.mixed_prefill_tokens
+    is_slow = model.device.type == "cuda" and model.num_bytes >= _LARGE_BYTES
+    return _PIECE_TOKENS if is_slow and not config.decode_first else 0
+
 
 class Worker:
     """A model, its cache and its rows on one device.
@@ -98,7 +110,7 @@ class Worker:
             config.block_size,
             fuse=config.fuse,
             feeds_known=use_graphs,
-            feeds_rows=config.mixed_prefill_tokens > 0,
+            feeds_rows=shared_tokens(config, model) > 0,
         )
         self.shaper = Shaper(
             model.config.vocab_size, rows, self.rows, self.token_slots, self._staging

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from engine import Completion, ConfigError, Engine, EngineConfig, SamplingParams
 from engine.running.step_loop import most_in_flight
 from engine.transport.token_slots import TokenSlots
+from engine.worker.worker import shared_tokens
 
 MODELS = ["random:gpt2-tiny", "random:llama-tiny", "random:qwen3-tiny"]
 LONG = SamplingParams(max_new_tokens=30, ignore_eos=True)
@@ -203,11 +206,29 @@ def test_where_no_prompt_comes_after_an_end_steps_are_launched_ahead_again(monke
 
 
 def test_with_shared_launches_one_is_ahead_of_the_host():
-    alone, shared = EngineConfig(), EngineConfig(mixed_prefill_tokens=16)
-    assert [most_in_flight(one, "cuda") for one in (alone, shared)] == [3, 1]
-    assert [most_in_flight(one, "cpu") for one in (alone, shared)] == [0, 0]
-    asked = EngineConfig(mixed_prefill_tokens=16, steps_in_flight=2)
-    assert most_in_flight(asked, "cuda") == 2
+    found = [
+        most_in_flight(EngineConfig(steps_in_flight=asked), device, are_shared=are_shared)
+        for asked in (None, 2)
+        for device in ("cuda", "cpu")
+        for are_shared in (False, True)
+    ]
+    assert found == [3, 1, 0, 0, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "gigabytes", "tokens"),
+    [
+        ({}, "cuda", 16, 0),
+        ({"mixed_prefill_tokens": 64}, "cpu", 1, 64),
+        ({"mixed_prefill_tokens": None}, "cuda", 16, 320),
+        ({"mixed_prefill_tokens": None}, "cuda", 7, 0),
+        ({"mixed_prefill_tokens": None}, "cpu", 16, 0),
+        ({"mixed_prefill_tokens": None, "decode_first": True}, "cuda", 16, 0),
+    ],
+)
+def test_launches_are_shared_by_default_where_steps_take_long(options, device, gigabytes, tokens):
+    model = SimpleNamespace(device=torch.device(device), num_bytes=gigabytes * 10**9)
+    assert shared_tokens(EngineConfig(**options), model) == tokens
 
 
 @pytest.mark.thorough
@@ -220,7 +241,7 @@ def test_two_ranks_give_the_tokens_of_one():
     assert_alike(found[1], found[0])
 
 
-@pytest.mark.parametrize("tokens", [-1, 2.5, "many", 2**31, None])
+@pytest.mark.parametrize("tokens", [-1, 2.5, "many", 2**31])
 def test_a_number_of_tokens_is_asked_for(tokens):
     with pytest.raises(ConfigError, match="mixed_prefill_tokens is"):
         EngineConfig(mixed_prefill_tokens=tokens)

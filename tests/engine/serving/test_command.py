@@ -52,6 +52,7 @@ def test_words_are_read_back(handed_over):
     assert (read.model, read.name, read.port) == ("-odd model", "-x y", 9)
     assert read.engine_config().max_model_len == 7
     assert read.engine_config().kv_cache_dtype == "fp8"
+    assert read.engine_config().mixed_prefill_tokens is None
     # A list of processes does not show it.
     assert read.api_key is None
     assert variables["KVTRAIL_API_KEY"] == "k"
