@@ -1,4 +1,4 @@
-"""One life: $MODEL decodes $ROWS sequences, $PROMPT tokens in and $NEW out.
+"""One life: $MODEL decodes $ROWS sequences, $PROMPT tokens in and $NEW out, on $RANKS GPUs.
 
 $KVTRAIL_LABEL says what is kept in eight bits: "fp8" the weights, "kv-fp8" the KV cache, "all-fp8"
 both, "bfloat16" neither. "fp8-dynamic" and "all-fp8-dynamic" round activations, too.
@@ -15,6 +15,7 @@ import torch
 from engine import Engine, EngineConfig, SamplingParams
 
 MODEL, ROWS = os.environ.get("MODEL", "random:qwen3-8b"), int(os.environ.get("ROWS", "1"))
+RANKS = int(os.environ.get("RANKS", "1"))
 PROMPT, NEW = int(os.environ.get("PROMPT", "128")), int(os.environ.get("NEW", "1024"))
 BLOCK, RUNS = 64, 3
 LABEL = os.environ["KVTRAIL_LABEL"]
@@ -28,6 +29,7 @@ config = EngineConfig(
     max_model_len=PROMPT + NEW,
     block_size=BLOCK,
     prefix_cache=False,
+    tensor_parallel_size=RANKS,
     num_kv_blocks=ROWS * (-(-(PROMPT + NEW) // BLOCK) + 1),
 )
 params = SamplingParams(max_new_tokens=NEW, ignore_eos=True)
