@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,32 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.config import EngineConfig
-from engine.errors import ConfigError, EngineStoppedError, QueueFullError, RequestError
+from engine.errors import EngineStoppedError, QueueFullError, RequestError
 from engine.kv.blocks import KVBlockManager
-from engine.models.registry import load_model, model_spec
-from engine.models.share import WHOLE, Share
 from engine.parallel.memory import RankMemory
-from engine.parallel.ranks import Ranks
 from engine.requests.delivery import Delivery
 from engine.requests.params import SamplingParams
 from engine.requests.request import Completion, Request, Shaping, TokenEvent
 from engine.requests.run import Run, TokenStream
 from engine.requests.token_batch import TokenBatch
 from engine.requests.validation import CheckedPrompt, Intake, Prompt, choices_of
-from engine.running.step_loop import StepLoop
-from engine.running.threads import set_threads
+from engine.running.build import build
 from engine.running.turn import Turn
 from engine.scheduling.load import EngineLoad
 from engine.text.chat import Message
 from engine.text.stops import WrittenText
-from engine.worker.device import (
-    device_scope,
-    require_eight_bits,
-    resolve_device,
-    resolve_devices,
-    resolve_dtype,
-)
-from engine.worker.room import allocating_worker, room_for_blocks
+from engine.worker.device import device_scope
 
 Note: TypeAlias = Request | Run | int
 """A request to queue, a run whose caller has left, or the id of a request to abort."""
@@ -69,49 +57,23 @@ class Engine:
 
     def __init__(self, config: EngineConfig | None = None) -> None:
         self.config = config = config or EngineConfig()
-        self.device = resolve_device(config.device)
-        if config.kv_cache_dtype == "fp8":
-            require_eight_bits(self.device)
-        if self.device.type == "cpu":
-            set_threads(config.threads, config.tensor_parallel_size)
-        self._ranks: Ranks | None = None
-        try:
-            with device_scope(self.device):
-                self._build(config)
-        except BaseException:
-            self._end_ranks()
-            raise
-
-    def _build(self, config: EngineConfig) -> None:
-        if config.tensor_parallel_size > 1:
-            self.model_config = model_spec(os.fspath(config.model))
-            self._ranks = self._start_ranks()
-        share, group = WHOLE, None
-        if self._ranks is not None:
-            share, group = self._ranks.share, self._ranks.group
-        loaded = load_model(
-            config.model,
-            device=self.device,
-            dtype=resolve_dtype(config.dtype),
-            seed=config.seed,
-            share=share,
-            group=group,
-            quantization=config.quantization,
-        )
-        self.model = loaded.model
-        self.model_config = loaded.config
-        self.tokenizer = loaded.tokenizer
-        self.dtype = self.model.dtype
-        self.max_model_len = self._resolve_max_model_len()
-        self.decode_mode = self._resolve_decode_mode()
-        self.num_kv_blocks = self._choose_num_blocks()
+        parts = build(config)
+        self.device = parts.device
+        self.model = parts.model
+        self.model_config = parts.model_config
+        self.tokenizer = parts.tokenizer
+        self.dtype = parts.model.dtype
+        self.max_model_len = parts.max_model_len
+        self.decode_mode = parts.decode_mode
+        self.num_kv_blocks = parts.num_kv_blocks
+        self._ranks = parts.ranks
+        self._loop = parts.loop
         self._intake = Intake(
             self.model_config.vocab_size,
             self.max_model_len,
             self.num_kv_blocks * config.block_size,
             self.tokenizer,
         )
-        self._loop = self._build_loop()
         self._delivery = Delivery()
         self._turn: Turn[Note] = Turn(self._settle)
         self._next_request_id = 0
@@ -342,7 +304,8 @@ class Engine:
             In the middle of another call.
         """
         self._turn.end("it was closed")
-        self._end_ranks()
+        if self._ranks is not None:
+            self._ranks.end()
 
     def rank_memory(self) -> list[RankMemory]:
         """What each rank holds, in the order of ranks; one where there is a single device.
@@ -375,11 +338,15 @@ class Engine:
             As `step`.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        if self._ranks is not None:
-            self._turn.take(self._ranks.trace, None)
-        yield
-        if self._ranks is not None:
-            self._turn.take(self._ranks.trace, folder.resolve())
+        if self._ranks is None:
+            yield
+            return
+        self._turn.take(self._ranks.trace, None)
+        try:
+            yield
+        finally:
+            if not self._turn.has_stopped:
+                self._turn.take(self._ranks.trace, folder.resolve())
 
     def check_integrity(self) -> None:
         """Check the KV bookkeeping against the sequences that hold it.
@@ -395,10 +362,6 @@ class Engine:
         """
         if not self._turn.has_stopped:
             self._turn.take(self._loop.scheduler.check_integrity)
-
-    def _end_ranks(self) -> None:
-        if self._ranks is not None:
-            self._ranks.end()
 
     def _open(
         self,
@@ -518,67 +481,6 @@ class Engine:
         if (writes_text or params.stop) and self.tokenizer is not None:
             request.written = WrittenText(self.tokenizer, params.stops, params.min_new_tokens)
         return request
-
-    def _resolve_max_model_len(self) -> int:
-        model, wanted = self.model_config, self.config.max_model_len
-        if wanted is not None and wanted > model.max_positions:
-            raise ConfigError(
-                f"max_model_len is {wanted}, but {self.config.model} has positions for "
-                f"{model.max_positions}."
-            )
-        if wanted is not None and wanted > model.longest_sequence:
-            raise ConfigError(
-                f"max_model_len is {wanted}, but layers of {self.config.model} attend to a sliding "
-                f"window of {model.sliding_window} tokens, which this engine does not run: it must "
-                f"be at most {model.longest_sequence}."
-            )
-        return wanted or model.longest_sequence
-
-    def _resolve_decode_mode(self) -> str:
-        if self.config.decode == "auto":
-            return "graph" if self.device.type == "cuda" else "eager"
-        if self.config.decode == "graph" and self.device.type != "cuda":
-            raise ConfigError(
-                "decode is 'graph', but CUDA graphs need a CUDA device: use 'auto' or 'eager'."
-            )
-        return self.config.decode
-
-    def _start_ranks(self) -> Ranks:
-        """The other ranks, which begin to load their parts of the model."""
-        share = Share(0, self.config.tensor_parallel_size)
-        share.spec(self.model_config)
-        return Ranks(
-            self.config,
-            resolve_devices(self.device, share.ranks),
-            max_model_len=self._resolve_max_model_len(),
-            uses_graphs=self._resolve_decode_mode() == "graph",
-        )
-
-    def _choose_num_blocks(self) -> int:
-        """As many as are asked for, or else as every rank has room for."""
-        uses_graphs = self.decode_mode == "graph"
-        own = self.config.num_kv_blocks or room_for_blocks(
-            self.config, self.model, self.max_model_len, uses_graphs=uses_graphs
-        )
-        return own if self._ranks is None else min(own, *self._ranks.rooms())
-
-    def _build_loop(self) -> StepLoop:
-        uses_graphs = self.decode_mode == "graph"
-        with allocating_worker(
-            self.config,
-            self.model,
-            self.max_model_len,
-            self.num_kv_blocks,
-            uses_graphs=uses_graphs,
-        ):
-            return StepLoop(
-                self.config,
-                self.model,
-                max_model_len=self.max_model_len,
-                num_kv_blocks=self.num_kv_blocks,
-                use_graphs=uses_graphs,
-                ranks=self._ranks,
-            )
 
     def _text(self, request: Request) -> str | None:
         if self.tokenizer is None:

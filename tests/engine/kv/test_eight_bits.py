@@ -412,7 +412,7 @@ def test_other_words_for_the_option_are_refused() -> None:
 
 
 def test_gpus_that_cannot_round_to_eight_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.engine.resolve_device", lambda name: torch.device("cuda", 0))
+    monkeypatch.setattr("engine.running.build.resolve_device", lambda name: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with pytest.raises(DeviceError, match=r"cuda:0 has the compute capability 8\.0.* use 'auto'"):
         Engine(EngineConfig(kv_cache_dtype="fp8"))

@@ -176,7 +176,7 @@ def test_close_ends_the_ranks(prompts):
 
 
 def test_sizes_that_cannot_be_are_refused_before_any_rank_starts(monkeypatch):
-    monkeypatch.setattr("engine.engine.Ranks", None)
+    monkeypatch.setattr("engine.running.build.Ranks", None)
     with pytest.raises(ConfigError, match=r"tensor_parallel_size is 3, .* use 1, 2 or 4"):
         Engine(EngineConfig(device="cpu", tensor_parallel_size=3))
     with pytest.raises(ConfigError, match="tensor_parallel_size is 0; it must be a whole number"):
