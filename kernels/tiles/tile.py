@@ -29,7 +29,6 @@ LEAST_CHUNK = 256
 FP8_GROUP = 128
 """Columns of a weight of eight bits that share a scale, where not all of a row do."""
 _MOST_FP8_ROWS = 64
-_MOST_ROUNDED_ROWS = 128
 _MOST_STREAMED = 1 << 22
 """Numbers of a product of rows in eight bits beyond which the library is the faster."""
 _MOST_FP8_COLUMNS = 4096
@@ -131,18 +130,16 @@ class LinearTile:
 
         One of a single row stays one. `streams`: of the Hopper kernel. Of the plain one a program
         takes as many columns as share a scale at most, and as many features as a warpgroup's tensor
-        cores. Where it `rounds_rows`, which it streams, too, a tile takes more of them, and the
-        library the largest products.
+        cores. Where it `rounds_rows`, which it streams, too, the library has the largest products.
         """
         if self.block_m == 1 and not self.library:
             if in_features <= _MOST_FP8_COLUMNS:
                 return LinearTile(1, 8, 16)
             return LinearTile(1, 16, 1024, stages=4)
-        if rounds_rows and rows * out_features > _MOST_STREAMED:
-            return LinearTile(_MOST_ROUNDED_ROWS, 64, 64, library=True)
         least = LEAST_HOPPER_ROWS if streams else LEAST_PLAIN_ROWS
-        most = _MOST_ROUNDED_ROWS if rounds_rows else _MOST_FP8_ROWS
-        block_m = min(max(1 << (rows - 1).bit_length(), least), most)
+        block_m = min(max(1 << (rows - 1).bit_length(), least), _MOST_FP8_ROWS)
+        if rounds_rows and block_m == _MOST_FP8_ROWS:
+            return _tile_of_rounded_rows(rows, out_features)
         if not streams:
             return LinearTile(block_m, 64, FP8_GROUP, split_k=self.split_k, stages=4)
         tile = LinearTile(block_m, 64, 256, stages=6 if block_m <= 16 else 4, tma=True)
@@ -150,9 +147,6 @@ class LinearTile:
             return tile
         # Where two programs share a multiprocessor each has half of its memory.
         are_many = 2 * (out_features // tile.block_n) > MULTIPROCESSORS
-        if rounds_rows:
-            stages = 6 if block_m == _MOST_FP8_ROWS else 4 if are_many else 3
-            return replace(tile, split_k=1 if are_many else 2, stages=stages)
         return replace(tile, split_k=2, stages=2 if are_many else 4)
 
     def fitted(self, out_features: int, in_features: int) -> LinearTile:
@@ -328,6 +322,21 @@ class RingTile:
         The width is the head's dimension, or half of it in a cache of eight bits.
         """
         return 2 * self.block_n * width * 2 + 8
+
+
+def _tile_of_rounded_rows(rows: int, out_features: int) -> LinearTile:
+    """Of more than 32 rows in eight bits, one for each."""
+    if rows * out_features > _MOST_STREAMED:
+        return LinearTile(128, 64, 64, library=True)
+    are_many = 2 * (out_features // 64) > MULTIPROCESSORS
+    split_k = 1 if are_many else 2
+    if rows <= 64:
+        return LinearTile(64, 64, 256, split_k=split_k, stages=6, tma=True)
+    if rows <= 128:
+        return LinearTile(128, 64, 256, split_k=split_k, stages=4 if are_many else 3, tma=True)
+    # Two programs share a multiprocessor, and each has half of its memory.
+    block_k, stages = (256, 2) if are_many else (128, 3)
+    return LinearTile(128, 64, block_k, split_k=split_k, stages=stages, tma=True)
 
 
 def _largest_divisor(block: int, size: int) -> int:
