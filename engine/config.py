@@ -112,6 +112,12 @@ class EngineConfig:
         bfloat16, also rounds to e4m3 what they are multiplied by: each row of activations by its
         largest number. Tensor cores then do half the work in prefills, and in steps of several
         rows. None keeps weights as the checkpoint has them, which may be e4m3 already.
+    speculative
+        "prompt-lookup" drafts tokens: what followed a sequence's last three tokens when they stood
+        in it before. A launch then computes drafts beside the last tokens, and takes as many tokens
+        as the model would have chosen anyway, also where it draws them. Drafts pause where they
+        have not saved time of late. While requests run that ask for penalties or logprobs, or
+        prompts are computed, there are none.
     kv_cache_dtype
         "fp8" keeps keys and values as e4m3, with scales for each layer and KV head, so that a block
         takes half the bytes of one of 16 bits. The scales are the checkpoint's, or else measured
@@ -149,6 +155,7 @@ class EngineConfig:
     tensor_parallel_size: int = 1
     quantization: Literal["fp8", "fp8-dynamic"] | None = None
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    speculative: Literal["prompt-lookup"] | None = None
 
     def __post_init__(self) -> None:
         self._keep("model", _model_name(self.model))
@@ -162,6 +169,11 @@ class EngineConfig:
         self._require_one_of("decode", _DECODE_MODES)
         self._require_one_of("admission", _ADMISSIONS)
         self._require_one_of("kv_cache_dtype", _CACHE_DTYPES)
+        if self.speculative not in (None, "prompt-lookup"):
+            raise ConfigError(
+                f"speculative is {self.speculative!r}; it must be 'prompt-lookup', or None for no "
+                "drafts."
+            )
         if self.quantization not in (None, "fp8", "fp8-dynamic"):
             raise ConfigError(
                 f"quantization is {self.quantization!r}; it must be 'fp8' or 'fp8-dynamic', or "

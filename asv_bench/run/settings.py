@@ -97,10 +97,7 @@ class WorkloadFlags(ModelFlags):
 class EngineWorkload(WorkloadFlags):
     """A workload of `workloads.named`, and what is changed of it; None: the workload's own."""
 
-    workload: Annotated[
-        str | None,
-        _engine("Measure kvtrail's own engine on this workload (`run --list`), as `run` does."),
-    ] = None
+    workload: Annotated[str | None, _engine("Of kvtrail's engine (`run --list`).")] = None
 
     @property
     def named(self) -> Workload:
@@ -147,6 +144,7 @@ class EngineFlags(ModelFlags):
     max_inflight_requests: Annotated[int | None, _engine("Unfinished at most.", least=1)] = None
     decode_first: Annotated[bool | None, _engine("Decode before a step's prefill.")] = None
     steps_in_flight: Annotated[int | None, _engine("Launches ahead of the host.")] = None
+    speculative: Annotated[str | None, _engine("prompt-lookup: draft tokens.")] = None
     seed: Annotated[int | None, _engine("Seeds random weights and sampling.")] = None
     threads: Annotated[int | None, _engine("Threads of torch's operators on the CPU.")] = None
 

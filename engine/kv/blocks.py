@@ -153,7 +153,7 @@ class KVBlockManager(BlockPool):
         self._fill_levels[block_index] = position + 1
         return BatchAppend(block_index.astype(np.int32), position, copies)
 
-    def append_in_place(self, last_blocks: IndexArray) -> None:
+    def append_in_place(self, last_blocks: IndexArray, counts: int | Int32Array = 1) -> None:
         """`append_to_last_blocks` where all of them have room and one holder: nothing is checked.
 
         For a batch of which that is known, because nobody else has come or gone since it was
@@ -163,8 +163,10 @@ class KVBlockManager(BlockPool):
         ----------
         last_blocks : intp array [B]
             The last block of each sequence.
+        counts : int32 array [B]
+            Tokens of each.
         """
-        self._fill_levels[last_blocks] += 1
+        self._fill_levels[last_blocks] += counts
 
     def blocks_needed_for_append(self, last_blocks: ArrayLike) -> int:
         """Count the free blocks that `append_to_last_blocks` would take of the same array."""

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,11 @@ from engine.parallel.leader import LeadingWorker
 from engine.parallel.ranks import Ranks
 from engine.requests.request import FinishReason, Request
 from engine.requests.token_batch import TokenBatch, TokenNote
+from engine.running.drafts import MOST_DRAFTED, Drafts, num_right
 from engine.running.recipients import Recipients
 from engine.scheduling.plans import DecodePlan, FedRows, PrefillPlan
 from engine.scheduling.rows import RowIndex, Rows
-from engine.scheduling.scheduler import Scheduler, most_prefill_tokens
+from engine.scheduling.scheduler import Scheduler, most_drafted_tokens, most_prefill_tokens
 from engine.worker.ranges import span
 from engine.worker.sampler import INVALID_TOKEN
 from engine.worker.worker import Worker, shared_tokens
@@ -113,6 +115,8 @@ class StepLoop:
             enter_limit=self.worker.runner.enter_limit,
         )
         self._expects_prompts = False
+        self._drafts = None if config.speculative is None else Drafts()
+        self._most_drafted = most_drafted_tokens(config)
         self._in_flight: deque[_Launch] = deque()
         self._recipients: Recipients | None = None
         self.unfinished: dict[int, Request] = {}
@@ -136,6 +140,8 @@ class StepLoop:
             if self._in_flight and not self.scheduler.has_prompts:
                 self._receive(self._in_flight.popleft())
                 return
+        if self._drafts is not None and self._drafts.worth.is_due and self._launch_drafts():
+            return
         launched = self._launch()
         allowed = self._steps_in_flight if launched else 0
         while self._in_flight and (
@@ -194,6 +200,8 @@ class StepLoop:
                 plan = self.scheduler.plan_prefill()
             if plan is None:
                 return False
+        if self._drafts is not None:
+            self._drafts.worth.interrupt()
         stepping: npt.NDArray[np.intp] = np.empty(0, np.intp) if step is None else step.rows
         try:
             if step is not None:
@@ -203,7 +211,7 @@ class StepLoop:
             if plan.copies:
                 self.worker.copy_blocks(plan.copies)
             # The device begins before the host has staged the rows, which only sampling reads.
-            computed = self.worker.compute(plan) if plan.chunks else None
+            computed = self.worker.compute(plan) if plan.num_tokens else None
         except torch.OutOfMemoryError:
             self.scheduler.commit(replace(plan, chunks=[]))
             failed = [chunk.request for chunk in plan.chunks]
@@ -247,6 +255,83 @@ class StepLoop:
             return False
         self._track(plan.sampling)
         return True
+
+    def _launch_drafts(self) -> bool:
+        """Launch a step that is fed what may come next as well, and take in what is right of it.
+
+        Returns whether anything was launched: what drafts are made of is looked at first while
+        launches are on their way, as waiting for those costs time.
+        """
+        drafts, held, scheduler = self._drafts, self.rows, self.scheduler
+        assert drafts is not None
+        if scheduler.has_prompts or held.num_shaped:
+            return False
+        began = time.perf_counter()
+        running = held.running()
+        if not any(drafts.of(running, held, repeat(1, len(running)))):
+            drafts.worth.saw_none(time.perf_counter() - began)
+            return False
+        self._drain()
+        drafts.worth.interrupt()
+        if scheduler.has_prompts:
+            return False
+        began = time.perf_counter()
+        step = scheduler.plan_decode()
+        fed = None if step is None else FedRows.of(step, held)
+        if step is None or fed is None:
+            return step is not None and self._launch_decode(step)
+        found = drafts.of(fed.rows, held, self._rooms_for_drafts(fed.rows))
+        if not any(found):
+            drafts.worth.saw_none(time.perf_counter() - began)
+            return self._launch_decode(step)
+        fed = fed._replace(drafts=found)
+        if self._launch_prefill(PrefillPlan([], [], step.copies, fed), step):
+            brought = self._take_drafted(fed)
+            drafts.worth.saw_drafts(time.perf_counter() - began, brought)
+            drafts.worth.interrupt()
+        return True
+
+    def _rooms_for_drafts(self, rows: RowIndex) -> list[int]:
+        """Tokens that may be drafted for each of the rows: together no more than a launch takes."""
+        left = min(self._most_drafted, self.scheduler.prefill_max_tokens - len(rows))
+        rooms = []
+        for room in self.scheduler.room_for_drafts(rows).tolist():
+            rooms.append(min(room, MOST_DRAFTED, left))
+            left -= rooms[-1]
+        return rooms
+
+    def _take_drafted(self, fed: FedRows) -> float:
+        """Take in the tokens of rows that were fed drafts; returns how many came of each."""
+        held, rows, drafts = self.rows, fed.rows, fed.drafts
+        assert drafts is not None
+        launch = self._in_flight.pop()
+        counts = fed.counts
+        places = np.arange(counts.sum(), dtype=np.int32)
+        places -= np.repeat(counts.cumsum(dtype=np.int32) - counts, counts)
+        first = fed.positions + 1
+        chosen = self.worker.token_slots.receive(
+            launch.ticket, np.repeat(rows, counts), np.repeat(first, counts) + places
+        )
+        each = np.split(chosen, counts.cumsum()[:-1])
+        right = num_right(drafts, each)
+        self.scheduler.take_drafted(rows, right)
+        recipients = Recipients.of(rows, held)
+        for place in range(int(right.max()) + 1):
+            have = right >= place
+            to = recipients if have.all() else recipients.only(have)
+            self._receive(_Launch(launch.ticket, to, first[have] + np.int32(place)))
+        # The device has not moved these rows, nor stopped those that have ended.
+        goes_on = held.serial[rows] == recipients.serials
+        self.worker.rows.stop(rows[~goes_on])
+        still = rows[goes_on]
+        last = [each[place][right[place]] for place in goes_on.nonzero()[0].tolist()]
+        self.worker.rows.go_on(
+            still,
+            held.length[still],
+            held.budget[still] - held.launched[still],
+            np.array(last, np.int32),
+        )
+        return 1 + float(right.mean())
 
     def _fail(self, requests: Collection[Request]) -> None:
         """End the requests of a launch for which the device has too little memory.
@@ -296,6 +381,8 @@ class StepLoop:
         with span("readback"):
             tokens = self.worker.token_slots.receive(launch.ticket, to.rows, launch.positions)
         now = time.perf_counter()
+        if self._drafts is not None:
+            self._drafts.worth.saw_step(now)
         is_wanted = to.still_hold(held)
         positions = launch.positions
         if is_wanted is not None:

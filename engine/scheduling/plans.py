@@ -31,7 +31,8 @@ class FedRows(NamedTuple):
 
     `rows` ascending; of each the token's place in its sequence, `positions` int32, and its row of
     the block table, `block_tables` int32 [rows, columns]. `is_drawn` where some of them sample,
-    `shaped` those that ask more of their logits, None where none does.
+    `shaped` those that ask more of their logits, None where none does. `drafts` are tokens that may
+    come next, of each row, and are fed behind its last; a token is then sampled after each of them.
     """
 
     rows: RowIndex
@@ -39,6 +40,14 @@ class FedRows(NamedTuple):
     block_tables: Int32Array
     is_drawn: bool
     shaped: RowIndex | None
+    drafts: list[list[int]] | None = None
+
+    @property
+    def counts(self) -> Int32Array:
+        """Tokens that are fed of each row, int32."""
+        if self.drafts is None:
+            return np.ones(len(self.rows), np.int32)
+        return np.array([1 + len(draft) for draft in self.drafts], np.int32)
 
     @classmethod
     def of(cls, step: DecodePlan, rows: Rows) -> FedRows | None:
@@ -66,7 +75,7 @@ class PrefillPlan:
     @property
     def num_tokens(self) -> int:
         """Tokens of all chunks, and of the rows that are fed."""
-        return sum(chunk.end - chunk.start for chunk in self.chunks) + self.num_fed
+        return sum(chunk.end - chunk.start for chunk in self.chunks) + self.num_fed_tokens
 
     @property
     def num_fed(self) -> int:
@@ -74,9 +83,16 @@ class PrefillPlan:
         return 0 if self.fed is None else len(self.fed.rows)
 
     @property
+    def num_fed_tokens(self) -> int:
+        """Tokens of these rows, and of their drafts."""
+        if self.fed is None or self.fed.drafts is None:
+            return self.num_fed
+        return self.num_fed + sum(map(len, self.fed.drafts))
+
+    @property
     def num_sampled(self) -> int:
         """Tokens that are sampled after it: of completed prompts, and of rows that are fed."""
-        return len(self.completed) + self.num_fed
+        return len(self.completed) + self.num_fed_tokens
 
     @property
     def completed(self) -> list[Request]:

@@ -16,6 +16,7 @@ import numpy as np
 from engine.config import EngineConfig
 from engine.errors import IntegrityError
 from engine.kv.blocks import BlockCopy, KVBlockManager
+from engine.kv.integrity import Int32Array
 from engine.kv.prefix_cache import PrefixCache
 from engine.requests.request import Request
 from engine.scheduling.admission import make_admission
@@ -32,6 +33,8 @@ from engine.transport.device_rows import DeviceRows
 DEFAULT_PREFILL_MAX_TOKENS = 8192
 """Bounds a prefill's activations; a longer prompt is computed in chunks."""
 
+_MOST_DRAFTED_TOKENS = 64
+
 _LEAST_EVICTED_SHARE = 64
 """An eviction frees at least one in so many blocks of the pool: finding the oldest looks at all of
 them, and a full cache would otherwise be searched for every new request."""
@@ -40,6 +43,11 @@ them, and a full cache would otherwise be searched for every new request."""
 def most_prefill_tokens(config: EngineConfig) -> int:
     """Tokens of a prefill at most, as the configuration or the default says."""
     return config.prefill_max_tokens or DEFAULT_PREFILL_MAX_TOKENS
+
+
+def most_drafted_tokens(config: EngineConfig) -> int:
+    """Drafted tokens of a launch at most; 0 where none are drafted."""
+    return 0 if config.speculative is None else _MOST_DRAFTED_TOKENS
 
 
 class Scheduler:
@@ -241,6 +249,23 @@ class Scheduler:
         plan = DecodePlan(running, sampling, append.copies, is_sampled, shaped)
         self._alike = AlikeSteps.after(plan, rows, append, self.blocks.block_size)
         return plan
+
+    def take_drafted(self, rows: RowIndex, counts: Int32Array) -> None:
+        """A step of these rows made so many tokens more, where their last blocks had room."""
+        held = self._rows
+        held.length[rows] += counts
+        held.launched[rows] += counts
+        self.blocks.append_in_place(held.last_block[rows].astype(np.intp), counts)
+        # No step that was planned before is like the next one.
+        held.changes += 1
+
+    def room_for_drafts(self, rows: RowIndex) -> Int32Array:
+        """Tokens beyond those of the step just planned for which last blocks and budgets have room,
+        int32 [N]."""
+        held = self._rows
+        in_block = -held.length[rows] % self.blocks.block_size
+        left: Int32Array = held.budget[rows] - held.launched[rows]
+        return np.minimum(in_block, left, out=left)
 
     @property
     def num_blocks_held(self) -> int:

@@ -59,6 +59,9 @@ class ServerOptions:
         "fp8 rounds weights, fp8-dynamic all that they multiply, too."
     )
     kv_cache_dtype: str = _option("fp8 keeps keys and values in eight bits.", "auto")
+    speculative: str | None = _option(
+        "prompt-lookup drafts tokens that followed the last ones before (default: none)."
+    )
 
     @property
     def name(self) -> str:

@@ -158,6 +158,15 @@ class DeviceRows:
         if len(rows):
             self._change("remaining", rows.astype(np.int64), np.zeros(len(rows), np.int32))
 
+    def go_on(
+        self, rows: npt.NDArray[np.intp], positions: IntArray, remaining: IntArray, tokens: IntArray
+    ) -> None:
+        """Let `rows` [N] feed these last tokens at these positions next, with such budgets."""
+        places = rows.astype(np.int64)
+        self._change("position", places, positions)
+        self._change("remaining", places, remaining)
+        self._change("last_token", places, tokens)
+
     def note_blocks(self, rows: npt.NDArray[np.intp], columns: IntArray) -> None:
         """Note that the host's block table has changed in `rows` at `columns`, both [N]."""
         self._note_blocks(rows.astype(np.int64) * self.num_columns + columns)

@@ -20,7 +20,7 @@ def compile_ahead(runner: ModelRunner, prefill_max_tokens: int) -> None:
     from kernels.compilation import compile_in_parallel, wanted_kernels
 
     *others, largest = bucket_sizes(runner.rows.num_rows)
-    shapes = prefill_shapes(runner.rows, prefill_max_tokens)
+    shapes = prefill_shapes(runner, prefill_max_tokens)
     packed = torch.empty(shapes[-1].size, dtype=torch.int32, device=runner.rows.device)
     try:
         wanted = wanted_kernels(partial(runner.decode, largest))

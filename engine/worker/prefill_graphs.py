@@ -9,7 +9,6 @@ from functools import partial
 import torch
 
 from engine.scheduling.plans import PrefillPlan
-from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
 from engine.worker.graph_capture import GraphPool, capturing
 from engine.worker.prefill_inputs import NO_BLOCK, PackedPrompts, PrefillInputs, PrefillShape
@@ -47,10 +46,11 @@ def sampled_bucket_sizes(most_prompts: int) -> list[int]:
     return [*sizes, most_prompts]
 
 
-def prefill_shapes(rows: DeviceRows, max_tokens: int) -> list[PrefillShape]:
-    """The shape of each bucket for these rows, ascending."""
+def prefill_shapes(runner: ModelRunner, max_tokens: int) -> list[PrefillShape]:
+    """The shape of each bucket for the rows, and what is drafted for them, ascending."""
+    rows, most = runner.rows, runner.rows.num_rows + runner.most_drafted
     return [
-        PrefillShape(size, min(size, rows.num_rows), rows.num_columns)
+        PrefillShape(size, min(size, most), rows.num_columns)
         for size in prefill_bucket_sizes(max_tokens)
     ]
 
@@ -113,7 +113,7 @@ class PrefillGraphs:
         self._staging = staging
         self._block_size = block_size
         self._sizes = prefill_bucket_sizes(max_tokens)
-        shapes = prefill_shapes(runner.rows, max_tokens)
+        shapes = prefill_shapes(runner, max_tokens)
         # All buckets read one buffer: a copy into it follows the prefill before in stream order.
         self._packed = torch.empty(shapes[-1].size, dtype=torch.int32, device=runner.rows.device)
         self._buckets = self._capture(shapes)

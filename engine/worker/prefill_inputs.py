@@ -29,7 +29,8 @@ class PrefillInputs(Generic[Array]):
     `context_lens` [N]; `query_start_loc` [N + 1]; and, of the sequences whose prompt is completed
     and then of rows that are fed, from the first place on, `sampled_tokens`, which of the T tokens
     is their last, `sampled_rows`, `sampled_positions` [N]; all further places repeat the first. The
-    token of a row that is fed is -1 - row: the device has it.
+    token of a row that is fed is -1 - row: the device has it. A row with a draft has a place for
+    its token, and for each of the draft.
     """
 
     token_ids: Array
@@ -70,10 +71,11 @@ class PrefillShape:
     @classmethod
     def of(cls, plan: PrefillPlan, block_size: int) -> PrefillShape:
         """The shape that holds the plan without padding."""
-        longest = max(chunk.end for chunk in plan.chunks)
+        longest = max((chunk.end for chunk in plan.chunks), default=0)
         if plan.fed is not None:
-            longest = max(longest, int(plan.fed.positions.max()) + 1)
-        return cls(plan.num_tokens, len(plan.chunks) + plan.num_fed, -(-longest // block_size))
+            longest = max(longest, int((plan.fed.positions + plan.fed.counts).max()))
+        sequences = max(len(plan.chunks) + plan.num_fed, plan.num_sampled)
+        return cls(plan.num_tokens, sequences, -(-longest // block_size))
 
     @property
     def size(self) -> int:
@@ -117,7 +119,7 @@ def _fill_sequences(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_
     ends = np.array([chunk.end for chunk in chunks], np.int32)
     if fed is not None:
         starts = np.concatenate((starts, fed.positions))
-        ends = np.concatenate((ends, fed.positions + 1))
+        ends = np.concatenate((ends, fed.positions + fed.counts))
     count = len(ends)
     arrays.context_lens[:count] = ends
     np.cumsum(ends - starts, out=arrays.query_start_loc[1 : count + 1])
@@ -146,7 +148,12 @@ def _fill_tokens(arrays: PrefillInputs[Int32Array], plan: PrefillPlan, block_siz
     used = slice(plan.num_tokens)
     known = [chunk.request.known_tokens[chunk.start : chunk.end] for chunk in plan.chunks]
     if plan.fed is not None:
-        known.append((-1 - plan.fed.rows).astype(np.int32))
+        last = (-1 - plan.fed.rows).astype(np.int32)
+        if plan.fed.drafts is None:
+            known.append(last)
+        else:
+            parts = zip(last.tolist(), plan.fed.drafts, strict=True)
+            known += [np.array([token, *draft], np.int32) for token, draft in parts]
     np.concatenate(known, out=arrays.token_ids[used])
     first_tokens = arrays.query_start_loc[:count]
     lengths = arrays.query_start_loc[1 : count + 1] - first_tokens
@@ -170,9 +177,19 @@ def _fill_sampled(arrays: PrefillInputs[Int32Array], plan: PrefillPlan) -> None:
         rows += plan.fed.rows.tolist()
     if not sampled:
         return
-    used = slice(len(sampled))
-    arrays.sampled_tokens[used] = arrays.query_start_loc[1:][sampled] - 1
-    arrays.sampled_rows[used] = np.array(rows, np.int32)
-    arrays.sampled_positions[used] = arrays.context_lens[sampled]
+    used = slice(plan.num_sampled)
+    tokens = arrays.query_start_loc[1:][sampled] - 1
+    positions = arrays.context_lens[sampled]
+    which = np.array(rows, np.int32)
+    if plan.fed is not None and plan.fed.drafts is not None:
+        # Each token that is fed, from a row's last known one on.
+        counts = np.ones(len(sampled), np.int32)
+        counts[len(sampled) - plan.num_fed :] = plan.fed.counts
+        before = np.repeat(counts.cumsum(dtype=np.int32), counts) - 1 - np.arange(counts.sum())
+        tokens, positions, which = (np.repeat(one, counts) for one in (tokens, positions, which))
+        tokens, positions = tokens - before, positions - before
+    arrays.sampled_tokens[used] = tokens
+    arrays.sampled_rows[used] = which
+    arrays.sampled_positions[used] = positions
     for array in (arrays.sampled_tokens, arrays.sampled_rows, arrays.sampled_positions):
-        array[len(sampled) :] = array[0]
+        array[plan.num_sampled :] = array[0]

@@ -12,7 +12,7 @@ from engine.fused.weights import can_fuse
 from engine.kv.memory import choose_num_blocks
 from engine.memory import allocating, require_bytes
 from engine.models.decoder import Decoder
-from engine.scheduling.scheduler import most_prefill_tokens
+from engine.scheduling.scheduler import most_drafted_tokens, most_prefill_tokens
 from engine.worker.working_memory import working_memory
 
 _BYTES_PER_OUTPUT_TOKEN = 12
@@ -27,7 +27,7 @@ def room_for_blocks(
     working = working_memory(
         model.config,
         dtype=model.dtype,
-        max_batch_size=config.max_batch_size,
+        max_batch_size=config.max_batch_size + most_drafted_tokens(config),
         max_model_len=max_model_len,
         prefill_max_tokens=most_prefill_tokens(config),
         uses_graphs=uses_graphs,

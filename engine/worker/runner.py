@@ -60,6 +60,8 @@ class ModelRunner:
         Let decode steps feed known tokens. Worth its few operations where steps are replayed.
     feeds_rows
         Let prefills feed the last tokens of running rows, which thereby take a step.
+    most_drafted
+        Tokens that one such launch may feed behind those.
 
     Attributes
     ----------
@@ -83,8 +85,10 @@ class ModelRunner:
         fuse: bool = True,
         feeds_known: bool = False,
         feeds_rows: bool = False,
+        most_drafted: int = 0,
     ) -> None:
-        self._feeds_rows = feeds_rows
+        self._feeds_rows = feeds_rows or most_drafted > 0
+        self.most_drafted = most_drafted
         self.enter_limit = KNOWN_TAIL if feeds_known else 1
         self.rows = rows
         self.token_slots = token_slots
@@ -234,6 +238,7 @@ class ModelRunner:
         """Move the fed rows among the first `count` that sample by a token, as `decode` does.
 
         The host feeds no row that has ended, but for ends that the device does not know either.
+        Where a row has a draft, it is the host that moves it.
         """
         fields = self.rows.fields
         places = inputs.sampled_rows[:count].to(torch.int64)
@@ -284,8 +289,12 @@ class ModelRunner:
         tokens = self._model.head.likeliest(hidden[:count])
         # Equal rows of a batch may differ in the last bit. Copies of a row must write the same
         # token, so take the first one's.
-        tokens = torch.where(places == places[0], tokens[0], tokens)
-        self._deliver(places, inputs.sampled_positions[:count], tokens)
+        positions = inputs.sampled_positions[:count]
+        are_copies = places == places[0]
+        if self.most_drafted:
+            are_copies &= positions == positions[0]
+        tokens = torch.where(are_copies, tokens[0], tokens)
+        self._deliver(places, positions, tokens)
 
     def _forward(
         self,

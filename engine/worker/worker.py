@@ -19,6 +19,7 @@ from engine.kv.memory import KVCache
 from engine.models.decoder import Decoder
 from engine.scheduling.plans import DecodePlan, PrefillPlan
 from engine.scheduling.rows import RowIndex, Rows
+from engine.scheduling.scheduler import most_drafted_tokens
 from engine.transport.device_rows import DeviceRows
 from engine.transport.staging import StagingBuffers
 from engine.transport.token_slots import TokenSlots
@@ -111,6 +112,7 @@ class Worker:
             fuse=config.fuse,
             feeds_known=use_graphs,
             feeds_rows=shared_tokens(config, model) > 0,
+            most_drafted=most_drafted_tokens(config),
         )
         self.shaper = Shaper(
             model.config.vocab_size, rows, self.rows, self.token_slots, self._staging

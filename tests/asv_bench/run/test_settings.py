@@ -52,6 +52,7 @@ def test_without_flags_it_is_the_workload_of_the_write_ups() -> None:
 # Of the engine's fields that are no numbers and no switches, another value.
 WORDS = {"model": "random:gpt2", "device": "cuda:1", "dtype": "float16", "decode": "eager"}
 WORDS |= {"admission": "pack", "quantization": "fp8", "kv_cache_dtype": "fp8"}
+WORDS |= {"speculative": "prompt-lookup"}
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(EngineConfig)])

@@ -1,0 +1,151 @@
+"""Drafts of what comes next: where the last tokens of a sequence stood before, what followed them.
+
+Whoever edits code or answers out of a text copies much of it. A launch that computes the drafted
+tokens beside the last one tells for each what the model would have chosen, and the draft is right
+as far as that is the same (Saxena, "Prompt Lookup Decoding", 2023). Weights are read once for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.kv.integrity import Int32Array
+from engine.scheduling.rows import RowIndex, Rows
+
+MOST_DRAFTED = 8
+"""Tokens of a draft; a row's tokens of one launch must find slots (`engine.transport`)."""
+_GRAM = 3
+"""Tokens that must have stood before."""
+_BITS = 21
+"""Of a token id in a key of so many."""
+_WINDOW = 4
+"""Steps without drafts whose time is measured together."""
+_WEIGHT = 0.25
+"""Of the newest of the times, and of the gains, that are averaged."""
+_LEAST_GAIN = 1.05
+"""Of tokens a second, below which drafts pause."""
+_SHORT_PAUSE, _LONG_PAUSE = 4, 512
+"""Steps without drafts where they did not pay."""
+_MOST_LOOKED = 0.005
+"""Of the time of steps, for looking for drafts in vain."""
+
+
+class Lookup:
+    """What followed the last few tokens of one sequence when they stood there before."""
+
+    def __init__(self, known: Int32Array) -> None:
+        self._tokens: list[int] = known.tolist()
+        ids = known.astype(np.int64)
+        keys = np.zeros(max(len(ids) - _GRAM, 0), np.int64)
+        for place in range(_GRAM):
+            keys = (keys << _BITS) + ids[place : place + len(keys)]
+        # Of equal ones the last.
+        self._next = dict(zip(keys.tolist(), range(_GRAM, len(ids)), strict=True))
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def append(self, tokens: Iterable[int]) -> None:
+        """The sequence goes on with these."""
+        for token in tokens:
+            if len(self._tokens) >= _GRAM:
+                self._next[self._last()] = len(self._tokens)
+            self._tokens.append(token)
+
+    def draft(self, most: int) -> list[int]:
+        """Up to so many tokens that may come next."""
+        if len(self._tokens) < _GRAM:
+            return []
+        first = self._next.get(self._last())
+        return [] if first is None else self._tokens[first : first + most]
+
+    def _last(self) -> int:
+        key = 0
+        for token in self._tokens[-_GRAM:]:
+            key = (key << _BITS) + token
+        return key
+
+
+class Worth:
+    """Whether drafts save time, by what launches with and without them took of late."""
+
+    def __init__(self) -> None:
+        self._step_s, self._gain = 0.0, 1.0
+        # Of the steps whose time is being measured.
+        self._began_s, self._num_seen = 0.0, -1
+        self._pause, self._num_left = _SHORT_PAUSE, 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to look for drafts before the next step; counts the steps of a pause."""
+        if self._num_left:
+            self._num_left -= 1
+            return False
+        return self._step_s > 0
+
+    def saw_step(self, now_s: float) -> None:
+        """The tokens of a step without drafts have come."""
+        self._num_seen += 1
+        if self._num_seen == 0:
+            self._began_s = now_s
+        elif self._num_seen == _WINDOW:
+            mean = (now_s - self._began_s) / _WINDOW
+            self._step_s += (_WEIGHT if self._step_s else 1.0) * (mean - self._step_s)
+            self._began_s, self._num_seen = now_s, 0
+
+    def interrupt(self) -> None:
+        """Something else is launched between steps."""
+        self._num_seen = -1
+
+    def saw_none(self, seconds: float) -> None:
+        """There was nothing to draft, which took so long to see: look less often for it."""
+        self._num_left = min(int(seconds / (_MOST_LOOKED * self._step_s)), _LONG_PAUSE)
+
+    def saw_drafts(self, seconds: float, tokens_a_row: float) -> None:
+        """A launch with drafts took so long, and brought so many tokens."""
+        gain = tokens_a_row * self._step_s / seconds
+        self._gain += _WEIGHT * (gain - self._gain)
+        if max(gain, self._gain) >= _LEAST_GAIN:
+            self._pause = _SHORT_PAUSE
+            return
+        self._num_left, self._gain = self._pause, 1.0
+        self._pause = min(2 * self._pause, _LONG_PAUSE)
+
+
+class Drafts:
+    """The drafts of an engine's rows, and whether they are worth it."""
+
+    def __init__(self) -> None:
+        self.worth = Worth()
+        self._lookups: dict[int, Lookup] = {}
+
+    def of(self, rows: RowIndex, held: Rows, most: Iterable[int]) -> list[list[int]]:
+        """A draft for each of the rows, of so many tokens at most, by the tokens seen so far."""
+        known, self._lookups = self._lookups, {}
+        drafts = []
+        for row, limit in zip(rows.tolist(), most, strict=True):
+            request = held.holder(row)
+            lookup = known.get(request.request_id) or Lookup(request.prompt)
+            self._lookups[request.request_id] = lookup
+            seen = len(lookup) - len(request.prompt)
+            lookup.append(held.tokens[row, seen : held.received[row]].tolist())
+            drafts.append(lookup.draft(limit))
+        return drafts
+
+
+def num_right(drafts: list[list[int]], chosen: list[npt.NDArray[np.int32]]) -> Int32Array:
+    """How many tokens of each draft the model would have chosen as well, from the first on, int32.
+
+    `chosen` has of each draft what follows its last known token, and then what follows each of its
+    own.
+    """
+    return np.array(
+        [
+            next((n for n, token in enumerate(draft) if token != own[n]), len(draft))
+            for draft, own in zip(drafts, chosen, strict=True)
+        ],
+        np.int32,
+    )

@@ -1,0 +1,244 @@
+"""Drafted tokens: the same tokens in fewer launches, and no drafts where they do not pay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine import ConfigError, Engine, EngineConfig, SamplingParams
+from engine.running.drafts import Drafts, Lookup, Worth, num_right
+from engine.scheduling.rows import RowIndex, Rows
+
+MODELS = ["random:gpt2-tiny", "random:llama-tiny", "random:qwen3-tiny"]
+PROMPTS = [[5, 6, 7, 8, 9, 10, 11] * 6, [3], [40 + place % 11 for place in range(90)], [1, 2, 3]]
+GREEDY = SamplingParams(max_new_tokens=60, ignore_eos=True)
+DRAWN = SamplingParams(max_new_tokens=60, ignore_eos=True, temperature=0.7, top_k=3, seed=5)
+MANY = [GREEDY, DRAWN, DRAWN, GREEDY]
+
+
+class Oracle:
+    """Drafts what engines without drafts made, before half of the steps, and with wrong tokens."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers: dict[tuple[int, ...], list[int]] = {}
+        self.brought: list[float] = []
+        self._random = random.Random(7)
+        monkeypatch.setattr(Worth, "is_due", property(lambda _: self._random.random() < 0.5))
+        monkeypatch.setattr(
+            Worth, "saw_drafts", lambda _, seconds, count: self.brought.append(count)
+        )
+        monkeypatch.setattr(Worth, "saw_none", lambda _, seconds: None)
+        monkeypatch.setattr(Drafts, "of", lambda _, *what: self._of(*what))
+
+    def _of(self, rows: RowIndex, held: Rows, most: Iterable[int]) -> list[list[int]]:
+        drafts = []
+        for row, limit in zip(rows.tolist(), most, strict=True):
+            request = held.holder(row)
+            answer = self.answers[tuple(request.prompt.tolist())]
+            seen = int(held.received[row])
+            count = self._random.choice((limit, self._random.randrange(limit + 1)))
+            draft = answer[seen : seen + count]
+            if draft and self._random.random() < 0.3:
+                draft[self._random.randrange(len(draft))] += 1
+            drafts.append(draft)
+        return drafts
+
+
+@pytest.fixture
+def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
+    return Oracle(monkeypatch)
+
+
+def _engine(speculative: str | None, **options: object) -> Engine:
+    made = {"model": MODELS[1], "device": "cpu", "block_size": 16, "max_batch_size": 4}
+    return Engine(EngineConfig(**{**made, **options}, speculative=speculative))
+
+
+def _tokens(speculative: str | None, params: object, **options: object) -> list[list[int]]:
+    with closing(_engine(speculative, **options)) as engine:
+        found = [list(one.token_ids) for one in engine.generate(PROMPTS, params)]
+        engine.check_integrity()
+        # Once more, over what the prefix cache has.
+        assert [list(one.token_ids) for one in engine.generate(PROMPTS, params)] == found
+        engine.check_integrity()
+    return found
+
+
+def _assert_the_same(oracle: Oracle, params: object, **options: object) -> None:
+    plain = _tokens(None, params, **options)
+    oracle.answers = {tuple(one): two for one, two in zip(PROMPTS, plain, strict=True)}
+    assert _tokens("prompt-lookup", params, **options) == plain
+    assert len(oracle.brought) > 10
+    assert max(oracle.brought) > 2
+
+
+@pytest.mark.parametrize("params", [GREEDY, DRAWN, MANY], ids=["greedy", "drawn", "both"])
+@pytest.mark.parametrize("model", MODELS)
+def test_tokens_are_those_without_drafts(oracle: Oracle, model: str, params: object) -> None:
+    _assert_the_same(oracle, params, model=model)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_batch_size": 1},
+        {"num_kv_blocks": 17},
+        {"steps_in_flight": 3},
+        {"mixed_prefill_tokens": 16},
+        {"quantization": "fp8", "kv_cache_dtype": "fp8"},
+        {"prefill_max_tokens": 16},
+    ],
+    ids=str,
+)
+def test_tokens_are_the_same_with_other_options(oracle: Oracle, options: dict[str, object]) -> None:
+    _assert_the_same(oracle, MANY, **options)
+
+
+@pytest.mark.thorough
+def test_ranks_take_the_same_tokens(oracle: Oracle) -> None:
+    _assert_the_same(oracle, MANY, tensor_parallel_size=2)
+
+
+def test_rows_that_end_leave_their_blocks_to_others(oracle: Oracle) -> None:
+    """Requests of all lengths, many more than rows, in a cache that is hardly larger than four."""
+    source = random.Random(3)
+    prompts = [[source.randrange(200) for _ in range(source.randrange(1, 40))] for _ in range(30)]
+    params = [SamplingParams(max_new_tokens=2 + 3 * place, ignore_eos=True) for place in range(30)]
+    source.shuffle(params)
+    found = []
+    for speculative in (None, "prompt-lookup"):
+        with closing(_engine(speculative, num_kv_blocks=22, prefix_cache=False)) as engine:
+            ids = [engine.submit(*one) for one in zip(prompts, params, strict=True)]
+            made: dict[int, list[int]] = {one: [] for one in ids}
+            while engine.has_unfinished:
+                for event in engine.step():
+                    made[event.request_id].append(event.token_id)
+                engine.check_integrity()
+            found.append([made[one] for one in ids])
+            # The device has nothing left to do either.
+            with torch.inference_mode():
+                engine._loop.worker.send_rows()
+            assert not engine._loop.worker.rows.fields.remaining.any()
+        oracle.answers = {tuple(one): two for one, two in zip(prompts, found[0], strict=True)}
+    assert found[1] == found[0]
+    assert max(oracle.brought) > 2
+
+
+def test_a_stop_token_within_a_draft_ends_the_request(oracle: Oracle) -> None:
+    plain = _tokens(None, GREEDY)
+    oracle.answers = {tuple(one): two for one, two in zip(PROMPTS, plain, strict=True)}
+    for place in (1, 17, 30, 58):
+        stops = tuple(one[place] for one in plain)
+        params = SamplingParams(max_new_tokens=60, ignore_eos=True, stop_token_ids=stops)
+        expected = [
+            one[: 1 + min(one.index(stop) for stop in stops if stop in one)] for one in plain
+        ]
+        assert _tokens("prompt-lookup", params) == expected
+
+
+def test_text_comes_with_each_token(oracle: Oracle) -> None:
+    """What is drafted, too, is delivered token by token."""
+    plain = _tokens(None, GREEDY)
+    oracle.answers = {tuple(one): two for one, two in zip(PROMPTS, plain, strict=True)}
+    with closing(_engine("prompt-lookup")) as engine:
+        for prompt, tokens in zip(PROMPTS, plain, strict=True):
+            events = list(engine.stream([prompt], GREEDY))
+            assert [event.token_id for event in events] == tokens
+            assert [event.index for event in events] == list(range(60))
+            assert [event.finish_reason for event in events] == [None] * 59 + ["length"]
+
+
+def test_requests_that_ask_more_of_their_logits_are_not_drafted_for(oracle: Oracle) -> None:
+    params = SamplingParams(max_new_tokens=40, ignore_eos=True, logprobs=2)
+    assert _tokens("prompt-lookup", params) == _tokens(None, params)
+    assert not oracle.brought
+
+
+def test_a_lookup_finds_what_followed_the_last_tokens_last() -> None:
+    lookup = Lookup(np.array([1, 2, 3, 4, 9, 1, 2, 3, 5, 6, 1, 2], np.int32))
+    assert lookup.draft(4) == []
+    lookup.append([3])
+    assert lookup.draft(3) == [5, 6, 1]
+    assert lookup.draft(0) == []
+    lookup.append([7, 1, 2, 3])
+    assert lookup.draft(8) == [7, 1, 2, 3]
+    assert Lookup(np.array([4, 4], np.int32)).draft(3) == []
+
+
+def test_rows_are_drafted_for_by_their_prompts_and_answers() -> None:
+    """Each by its own, as it grows, also where another takes its row."""
+    drafts = Drafts()
+    tokens = np.array([[7, 1, 2, 3, 0], [4, 4, 4, 4, 0]], np.int32)
+    requests = [
+        SimpleNamespace(request_id=place, prompt=np.array(prompt, np.int32))
+        for place, prompt in enumerate(([1, 2, 3, 9, 8], [5], [6, 1, 2, 3, 4, 1, 2, 3]))
+    ]
+    held: Any = SimpleNamespace(
+        holder=lambda row: requests[row], tokens=tokens, received=np.array([3, 3])
+    )
+    rows = np.array([0, 1])
+    assert drafts.of(rows, held, [8, 8]) == [[], []]
+    held.received[:] = 4
+    assert drafts.of(rows, held, [8, 2]) == [[9, 8, 7, 1, 2, 3], [4]]
+    requests[0], held.received[0] = requests[2], 0
+    assert drafts.of(rows[:1], held, [1]) == [[4]]
+
+
+def test_drafts_are_right_up_to_the_first_other_token() -> None:
+    drafts = [[5, 6, 7], [], [1, 2], [3]]
+    chosen = [[5, 6, 9, 9], [4], [2, 2, 0], [3, 8]]
+    assert num_right(drafts, [np.array(one, np.int32) for one in chosen]).tolist() == [2, 0, 0, 1]
+
+
+def _steps(worth: Worth, seconds: float, count: int = 5) -> None:
+    worth.interrupt()
+    for place in range(count):
+        worth.saw_step(place * seconds)
+
+
+def test_nothing_is_drafted_before_a_step_was_measured() -> None:
+    worth = Worth()
+    assert not worth.is_due
+    _steps(worth, 1.0)
+    assert worth.is_due
+
+
+def test_looking_in_vain_takes_little_of_the_time() -> None:
+    worth = Worth()
+    _steps(worth, 1.0)
+    worth.saw_none(0.1)
+    pause = 0
+    while not worth.is_due:
+        pause += 1
+    assert pause == 20
+    worth.saw_none(0.001)
+    assert worth.is_due
+
+
+def test_drafts_that_do_not_pay_pause_for_longer_and_longer() -> None:
+    worth, pauses = Worth(), []
+    _steps(worth, 1.0)
+    for _ in range(10):
+        worth.saw_drafts(2.0, 1.5)
+        pauses.append(0)
+        while not worth.is_due:
+            pauses[-1] += 1
+    assert pauses[0] < pauses[3] < pauses[6]
+    assert pauses[-1] == pauses[-2] == 512
+    # A single launch that pays is not enough to forget that; a few are.
+    for _ in range(3):
+        worth.saw_drafts(2.0, 6.0)
+    worth.saw_drafts(2.0, 1.0)
+    assert worth.is_due
+
+
+def test_other_words_are_refused() -> None:
+    with pytest.raises(ConfigError, match="speculative is 'ngram'; it must be 'prompt-lookup'"):
+        EngineConfig(speculative="ngram")
