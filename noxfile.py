@@ -153,6 +153,7 @@ CHECKS = (
             "tests/kernels/attention/test_fused.py",
             "tests/kernels/attention/test_rotation.py",
             "tests/kernels/attention/test_eight_bits.py",
+            "tests/kernels/attention/test_window.py",
             "tests/kernels/linear/test_fp8.py",
             "tests/kernels/linear/test_projections.py",
             "tests/kernels/linear/test_refusals.py",

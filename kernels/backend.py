@@ -48,16 +48,18 @@ def ring_serves(
     append: bool,
     ring: RingTile | None = None,
     dtype: torch.dtype | None = None,
+    window: int | None = None,
 ) -> bool:
     """Whether the Hopper kernel attends over these caches, rather than the plain one.
 
     It takes half precision, evenly spaced slots in pages that whole tiles divide, and the head
-    shapes for which it is the faster (reports/decode.md). The queries' `dtype` must be told of
-    caches of eight bits.
+    shapes for which it is the faster (reports/decode.md). It streams a context from its first token
+    on, so it has no `window`. The queries' `dtype` must be told of caches of eight bits.
     """
     num_blocks, kv_heads, block_size, head_dim = k_cache.shape
     return (
-        k_cache.is_cuda
+        window is None
+        and k_cache.is_cuda
         and capability(k_cache.device) == (9, 0)
         and (dtype or k_cache.dtype) in (torch.float16, torch.bfloat16)
         and k_cache.dtype in (dtype or k_cache.dtype, torch.float8_e4m3fn)

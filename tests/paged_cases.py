@@ -116,7 +116,19 @@ def side_by_side(k_cache: torch.Tensor, v_cache: torch.Tensor) -> tuple[torch.Te
     return both[..., 0, :], both[..., 1, :]
 
 
-def torch_attention(problem: PagedProblem) -> torch.Tensor:
+def hide_before(problem: PagedProblem, window: int) -> None:
+    """Set what no query of a `window` sees to NaN, in place."""
+    block_size = problem.k_cache.shape[2]
+    counts = problem.starts.diff().tolist()
+    for table, length, count in zip(
+        problem.block_tables, problem.context_lens.tolist(), counts, strict=True
+    ):
+        for position in range(max(0, length - count + 1 - window)):
+            place = int(table[position // block_size]), slice(None), position % block_size
+            problem.k_cache[place] = problem.v_cache[place] = NAN
+
+
+def torch_attention(problem: PagedProblem, window: int | None = None) -> torch.Tensor:
     """What torch computes in the problem's own dtype: the yardstick for half precision."""
     out = torch.zeros_like(problem.query)
     for b in range(problem.context_lens.shape[0]):
@@ -128,19 +140,27 @@ def torch_attention(problem: PagedProblem) -> torch.Tensor:
         keys = gather_context(problem.k_cache, table, length).to(out.dtype)
         values = gather_context(problem.v_cache, table, length).to(out.dtype)
         mask = torch.ones(last - first, length, dtype=torch.bool, device=out.device)
+        mask.tril_(length - (last - first))
+        if window is not None:
+            mask.triu_(length - (last - first) + 1 - window)
+            values = values.masked_fill(~mask.any(0)[None, :, None], 0.0)
+            keys = keys.masked_fill(~mask.any(0)[None, :, None], 0.0)
         group = out.shape[1] // keys.shape[0]
         attended = F.scaled_dot_product_attention(
             problem.query[first:last].transpose(0, 1),
             keys.repeat_interleave(group, dim=0),
             values.repeat_interleave(group, dim=0),
-            attn_mask=mask.tril_(length - (last - first)),
+            attn_mask=mask,
         )
         out[first:last] = attended.transpose(0, 1)
     return out
 
 
 def assert_close_to_reference(
-    result: torch.Tensor, reference: torch.Tensor, problem: PagedProblem
+    result: torch.Tensor,
+    reference: torch.Tensor,
+    problem: PagedProblem,
+    window: int | None = None,
 ) -> None:
     """float32 within 1e-5; half precision within twice torch's own error, also by norm."""
     assert result.dtype == problem.query.dtype
@@ -149,7 +169,7 @@ def assert_close_to_reference(
     if result.dtype == torch.float32:
         assert float(error.max()) <= 1e-5
         return
-    own_error = (torch_attention(problem).double() - reference).abs()
+    own_error = (torch_attention(problem, window).double() - reference).abs()
     # One unit in the last place of a value near 1: an exactly rounded result may differ by half.
     unit = torch.finfo(result.dtype).eps
     assert float(error.max()) <= 2 * float(own_error.max()) + unit

@@ -50,6 +50,12 @@ def tile_slots(
 
 
 @triton.jit
+def window_start(position, WINDOW: tl.constexpr):
+    """The first token that a token at `position` attends to, of the WINDOW that end with it."""
+    return tl.maximum(position + 1 - WINDOW, 0)
+
+
+@triton.jit
 def load_cached(head, slots, mask, TYPE: tl.constexpr):
     """What stands at these offsets of a head of the cache; as TYPE, where it is of eight bits.
 

@@ -66,8 +66,10 @@ def check_decode(
     scale: float | None,
     out: torch.Tensor | None,
     scales: torch.Tensor | None,
+    window: int | None,
 ) -> None:
     """Refuse a `paged_attention_decode` call that cannot be carried out."""
+    _check_window(window)
     _check_attention(query, k_cache, v_cache, block_tables, context_lens, scale, out, scales)
     if query.shape[0] != context_lens.shape[0]:
         raise KernelArgumentError(
@@ -86,8 +88,10 @@ def check_prefill(
     scale: float | None,
     out: torch.Tensor | None,
     scales: torch.Tensor | None,
+    window: int | None,
 ) -> None:
     """Refuse a `paged_attention_prefill` call that cannot be carried out."""
+    _check_window(window)
     _check_attention(query, k_cache, v_cache, block_tables, context_lens, scale, out, scales)
     sequences = context_lens.shape[0]
     if _check_indices("query_start_loc", query_start_loc, k_cache) != sequences + 1:
@@ -243,6 +247,14 @@ def _check_attention(
                 f"out must have query's shape, {tuple(query.shape)}, but is {shape}"
             )
         _check_rows("out", out, "[rows, H_q, D]", query_heads, head_dim, k_cache, kind)
+
+
+def _check_window(window: int | None) -> None:
+    is_whole = isinstance(window, int) and not isinstance(window, bool)
+    if window is not None and not (is_whole and window >= 1):
+        raise KernelArgumentError(
+            f"window must be a whole number of tokens, at least 1, or None, but is {window!r}"
+        )
 
 
 def _check_caches(

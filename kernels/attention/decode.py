@@ -4,13 +4,22 @@
 Two launches that agree bit for bit: *serial*, where one program walks all splits of a
 (sequence, KV head) pair, and *parallel*, where each split has its program, leaves its part in the
 workspace, and the last to arrive combines. `kernels.attention.running_softmax` has the pieces.
+
+With a window, both begin with the split that has its first token, at the tile of that token: what
+lies before is not read.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.attention.cache_tile import block_of, head_scales, load_cached, tile_slots
+from kernels.attention.cache_tile import (
+    block_of,
+    head_scales,
+    load_cached,
+    tile_slots,
+    window_start,
+)
 from kernels.attention.running_softmax import (
     LOG2_E,
     arrive_last,
@@ -61,8 +70,12 @@ def decode_attention(
     BLOCK_N: tl.constexpr,
     SPLIT: tl.constexpr,
     SERIAL: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
-    """One KV head of one sequence: all splits (SERIAL), or split number `program_id(2)`."""
+    """One KV head of one sequence: all splits (SERIAL), or split number `program_id(2)`.
+
+    With a WINDOW, of the last tokens that are attended to, splits are counted from its first one.
+    """
     EIGHT_BITS: tl.constexpr = scales is not None
     kv_head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
@@ -70,10 +83,16 @@ def decode_attention(
     # A length beyond the table would read past it and wait for splits that never arrive.
     length = tl.minimum(tl.load(context_lens + sequence), max_context)
     first = split * SPLIT
+    if WINDOW is not None:
+        seen_from = window_start(length - 1, WINDOW)
+        skipped = seen_from // SPLIT * SPLIT
+        first += skipped
     if first < tl.maximum(length, 1):
         last = length
         if not SERIAL:
             last = tl.minimum(first + SPLIT, length)
+        if WINDOW is not None:
+            first = tl.maximum(first, seen_from // BLOCK_N * BLOCK_N)
 
         group = tl.arange(0, G_PAD)
         dim = tl.arange(0, D_PAD)
@@ -106,6 +125,9 @@ def decode_attention(
                 table, block, start, last,
                 cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
             )  # fmt: skip
+            if WINDOW is not None:
+                in_context &= start + token >= seen_from
+                mask &= in_context[:, None]
             # Two ifs, since the first is decided when the kernel is compiled.
             if SERIAL:  # noqa: SIM102
                 if (start > 0) & (start % SPLIT == 0):
@@ -133,7 +155,10 @@ def decode_attention(
             pair = sequence * tl.num_programs(0) + kv_head
             parts = parts_of(partials, pair, tl.num_programs(2), group, G, D_PAD)
             store_part(parts, split, run_max, run_sum, run_acc, in_group, dim, row_mask, G, D_PAD)
-            splits = tl.maximum(tl.cdiv(length, SPLIT), 1)
+            reach = length
+            if WINDOW is not None:
+                reach -= skipped
+            splits = tl.maximum(tl.cdiv(reach, SPLIT), 1)
             if arrive_last(counters + pair, splits):
                 total_max, total_sum, total_acc = combined_parts(
                     parts, splits, in_group, dim, row_mask, G, G_PAD, D_PAD
@@ -155,6 +180,7 @@ def launch_decode(
     out: torch.Tensor,
     scales: torch.Tensor | None = None,
     *,
+    window: int | None = None,
     serial: bool | None = None,
 ) -> None:
     """`kernels.paged_attention_decode` for checked arguments, into `out`.
@@ -170,6 +196,8 @@ def launch_decode(
     group = query_heads // kv_heads
     tile = decode_tile(query.element_size(), head_dim, group)
     splits = max(1, triton.cdiv(max_context, tile.constants["SPLIT"]))
+    if window is not None:
+        splits = min(splits, triton.cdiv(window - 1, tile.constants["SPLIT"]) + 1)
     pairs = batch * kv_heads
     if serial is None:
         serial = decode_is_serial(
@@ -206,6 +234,7 @@ def launch_decode(
         D=head_dim,
         PAGE=block_size,
         SERIAL=serial,
+        WINDOW=window,
         **tile.constants,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,

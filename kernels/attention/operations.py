@@ -68,6 +68,7 @@ def paged_attention_decode(
     scale: float | None = None,
     out: torch.Tensor | None = None,
     scales: torch.Tensor | None = None,
+    window: int | None = None,
 ) -> torch.Tensor:
     """Attention of one query token a sequence over its paged context.
 
@@ -95,6 +96,9 @@ def paged_attention_decode(
         ``[B, H_q, D]``, written and returned; allocated by default.
     scales : torch.Tensor, optional
         As in :func:`kv_append`, of caches of float8_e4m3fn.
+    window : int, optional
+        Tokens that are attended to at most: the query's own and the last before it. What lies
+        before them may be anything. All by default.
 
     Returns
     -------
@@ -106,13 +110,13 @@ def paged_attention_decode(
     KernelArgumentError
         An argument that does not fit, by name.
     """
-    check_decode(query, k_cache, v_cache, block_tables, context_lens, scale, out, scales)
+    check_decode(query, k_cache, v_cache, block_tables, context_lens, scale, out, scales, window)
     factor = query.shape[2] ** -0.5 if scale is None else scale
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     with torch.no_grad():
         attend = plan_decode(
-            k_cache, v_cache, query.shape[1], block_tables, context_lens, query.dtype
+            k_cache, v_cache, query.shape[1], block_tables, context_lens, query.dtype, window
         )
         return attend(query, k_cache, v_cache, factor, out, scales)
 
@@ -128,6 +132,7 @@ def paged_attention_prefill(
     scale: float | None = None,
     out: torch.Tensor | None = None,
     scales: torch.Tensor | None = None,
+    window: int | None = None,
 ) -> torch.Tensor:
     """Causal attention of ragged chunks of query tokens over their paged contexts.
 
@@ -152,6 +157,8 @@ def paged_attention_prefill(
         ``query_start_loc[-1]`` on belong to no sequence and are left as they are.
     scales : torch.Tensor, optional
         As in :func:`kv_append`, of caches of float8_e4m3fn.
+    window : int, optional
+        As in :func:`paged_attention_decode`, for each query.
 
     Returns
     -------
@@ -164,11 +171,22 @@ def paged_attention_prefill(
         An argument that does not fit, by name.
     """
     check_prefill(
-        query, k_cache, v_cache, block_tables, context_lens, query_start_loc, scale, out, scales
+        query,
+        k_cache,
+        v_cache,
+        block_tables,
+        context_lens,
+        query_start_loc,
+        scale,
+        out,
+        scales,
+        window,
     )
     factor = query.shape[2] ** -0.5 if scale is None else scale
     if out is None:
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     with torch.no_grad():
-        attend = plan_prefill(k_cache, query.shape[0], block_tables, context_lens, query_start_loc)
+        attend = plan_prefill(
+            k_cache, query.shape[0], block_tables, context_lens, query_start_loc, window
+        )
         return attend(query, k_cache, v_cache, factor, out, scales)

@@ -66,10 +66,12 @@ def plan_decode(
     block_tables: torch.Tensor,
     context_lens: torch.Tensor,
     dtype: torch.dtype | None = None,
+    window: int | None = None,
 ) -> Attend:
     """Plan `kernels.paged_attention_decode` of queries of so many heads and the caches' dtype.
 
-    Over caches of eight bits the `dtype` of the queries is another, which is to be told.
+    Over caches of eight bits the `dtype` of the queries is another, which is to be told. Layers
+    with a `window` want a plan of their own.
 
     Raises
     ------
@@ -79,16 +81,19 @@ def plan_decode(
     num_blocks, kv_heads, block_size, _ = k_cache.shape
     if not uses_triton(k_cache):
         return TorchDecode(
-            k_cache, *used_blocks(num_blocks, block_size, block_tables, context_lens)
+            k_cache, *used_blocks(num_blocks, block_size, block_tables, context_lens), window
         )
     if reads_values(k_cache):
         used_blocks(num_blocks, block_size, block_tables, context_lens)
     launch: Callable[..., None]
-    if ring_serves(k_cache, v_cache, query_heads // kv_heads, append=False, dtype=dtype):
+    group = query_heads // kv_heads
+    if ring_serves(k_cache, v_cache, group, append=False, dtype=dtype, window=window):
         from kernels.attention.hopper.ring_launch import launch_ring_decode as launch
     else:
         from kernels.attention.decode import launch_decode as launch
 
+        if window is not None:
+            launch = partial(launch, window=window)
     return partial(_attend, launch, (block_tables, context_lens))
 
 
@@ -98,8 +103,11 @@ def plan_prefill(
     block_tables: torch.Tensor,
     context_lens: torch.Tensor,
     query_start_loc: torch.Tensor,
+    window: int | None = None,
 ) -> Attend:
     """Plan `kernels.paged_attention_prefill` of `num_tokens` queries.
+
+    Layers with a `window` want a plan of their own.
 
     Raises
     ------
@@ -112,10 +120,13 @@ def plan_prefill(
     if reads_values(k_cache):
         check_prefill_values(num_blocks, block_size, num_tokens, *indices)
     if not uses_triton(k_cache):
-        return TorchPrefill(k_cache, *indices)
-    from kernels.attention.prefill import launch_prefill
+        return TorchPrefill(k_cache, *indices, window)
+    launch: Callable[..., None]
+    from kernels.attention.prefill import launch_prefill as launch
 
-    return partial(_attend, launch_prefill, indices)
+    if window is not None:
+        launch = partial(launch, window=window)
+    return partial(_attend, launch, indices)
 
 
 def _append(

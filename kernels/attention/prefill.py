@@ -11,7 +11,13 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.attention.cache_tile import block_of, head_scales, load_cached, tile_slots
+from kernels.attention.cache_tile import (
+    block_of,
+    head_scales,
+    load_cached,
+    tile_slots,
+    window_start,
+)
 from kernels.attention.running_softmax import LOG2_E, refuse_interpreted_bfloat16
 from kernels.tiles.launch import prefill_tile
 
@@ -62,8 +68,12 @@ def prefill_attention(
     BLOCK_M: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
-    """`BLOCK_Q` query tokens of one sequence with all query heads of one KV head."""
+    """`BLOCK_Q` query tokens of one sequence with all query heads of one KV head.
+
+    With a WINDOW, each attends to so many tokens at most, and what no query sees is not read.
+    """
     EIGHT_BITS: tl.constexpr = scales is not None
     kv_head = tl.program_id(0)
     tile = tl.program_id(1)
@@ -104,22 +114,34 @@ def prefill_attention(
         run_max = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         run_sum = tl.zeros((BLOCK_M,), tl.float32)
         run_acc = tl.zeros((BLOCK_M, D_PAD), tl.float32)
-        next_block = block_of(table, 0, last, PAGE)
-        for start in tl.range(0, last, BLOCK_N):
+        first = 0
+        if WINDOW is not None:
+            seen_from = window_start(length - chunk_len + first_query, WINDOW)
+            first = seen_from // BLOCK_N * BLOCK_N
+        next_block = block_of(table, first, last, PAGE)
+        for start in tl.range(first, last, BLOCK_N):
             page, slots, mask, _ = tile_slots(
                 table, next_block, start, last,
                 cache_stride_block, cache_stride_slot, token, dim, in_head, PAGE, BLOCK_N,
             )  # fmt: skip
             next_block = block_of(table, start + BLOCK_N, last, PAGE)
+            if WINDOW is not None:
+                mask &= (start + token >= seen_from)[:, None]
             k = load_cached(k_head + page, slots, mask, q.dtype)
             scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
-            # A row that is no query looks at key 0, so that its softmax stays finite.
-            limit = tl.where(is_query, query_position, 0)
+            # A row that is no query looks at one key, so that its softmax stays finite.
+            limit = tl.where(is_query, query_position, 0 if WINDOW is None else last - 1)
             is_seen = (start + token)[None, :] <= limit[:, None]
+            if WINDOW is not None:
+                is_seen &= (start + token)[None, :] >= window_start(limit, WINDOW)[:, None]
             scores = tl.where(is_seen, scores, float("-inf"))
             new_max = tl.maximum(run_max, tl.max(scores, axis=1))
-            fade = tl.exp2(run_max - new_max)
-            weights = tl.exp2(scores - new_max[:, None])
+            base = new_max
+            if WINDOW is not None:
+                # The window of a later query may begin behind this tile.
+                base = tl.where(new_max == float("-inf"), 0.0, new_max)
+            fade = tl.exp2(run_max - base)
+            weights = tl.exp2(scores - base[:, None])
             run_sum = tl.fma(run_sum, fade, tl.sum(weights, axis=1))
             v = load_cached(v_head + page, slots, mask, q.dtype)
             run_acc = tl.dot(
@@ -150,6 +172,8 @@ def launch_prefill(
     scale: float,
     out: torch.Tensor,
     scales: torch.Tensor | None = None,
+    *,
+    window: int | None = None,
 ) -> None:
     """`kernels.paged_attention_prefill` for checked arguments, into `out`."""
     total_tokens, query_heads, head_dim = query.shape
@@ -184,6 +208,7 @@ def launch_prefill(
         G=group,
         D=head_dim,
         PAGE=block_size,
+        WINDOW=window,
         **tile.constants,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,

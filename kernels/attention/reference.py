@@ -48,6 +48,7 @@ def reference_decode(
     context_lens: torch.Tensor,
     scale: float | None = None,
     scales: torch.Tensor | None = None,
+    window: int | None = None,
 ) -> torch.Tensor:
     """Attention of one query a sequence over its cached context.
 
@@ -65,7 +66,7 @@ def reference_decode(
         if length:
             keys = gather_context(k_cache, block_tables[b], length, of_keys)
             values = gather_context(v_cache, block_tables[b], length, of_values)
-            out[b] = _attend(query[b : b + 1], keys, values, scale)[0]
+            out[b] = _attend(query[b : b + 1], keys, values, scale, window)[0]
     return out
 
 
@@ -78,6 +79,7 @@ def reference_prefill(
     query_start_loc: torch.Tensor,
     scale: float | None = None,
     scales: torch.Tensor | None = None,
+    window: int | None = None,
 ) -> torch.Tensor:
     """Causal attention of each sequence's chunk of queries over its cached context.
 
@@ -96,7 +98,7 @@ def reference_prefill(
         if first < last:
             keys = gather_context(k_cache, block_tables[b], length, of_keys)
             values = gather_context(v_cache, block_tables[b], length, of_values)
-            out[first:last] = _attend(query[first:last], keys, values, scale)
+            out[first:last] = _attend(query[first:last], keys, values, scale, window)
     return out
 
 
@@ -141,9 +143,16 @@ def gather_context(
 
 
 def _attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float | None,
+    window: int | None,
 ) -> torch.Tensor:
-    """Causal attention: the last of `query`'s rows sits at the last of `keys`."""
+    """Causal attention: the last of `query`'s rows sits at the last of `keys`.
+
+    Each row attends to its own key and those before it, of which a `window` has so many with it.
+    """
     rows, query_heads, head_dim = query.shape
     kv_heads, length, _ = keys.shape
     group = query_heads // kv_heads
@@ -152,6 +161,11 @@ def _attend(
     values = values.repeat_interleave(group, dim=0)
     scores = torch.einsum("ihd,hjd->hij", query.double(), keys) * factor
     own_position = torch.arange(length - rows, length, device=query.device)
-    is_future = torch.arange(length, device=query.device)[None, :] > own_position[:, None]
-    weights = scores.masked_fill(is_future, float("-inf")).softmax(dim=-1)
+    distance = own_position[:, None] - torch.arange(length, device=query.device)[None, :]
+    is_hidden = distance < 0
+    if window is not None:
+        is_hidden |= distance >= window
+        # What no row sees may be anything.
+        values = values.masked_fill(is_hidden.all(0)[None, :, None], 0.0)
+    weights = scores.masked_fill(is_hidden, float("-inf")).softmax(dim=-1)
     return torch.einsum("hij,hjd->ihd", weights, values)

@@ -84,12 +84,23 @@ class TorchAppend:
 class TorchDecode:
     """`kernels.paged_attention_decode` over what `used_blocks` found, in any layer's cache."""
 
-    def __init__(self, k_cache: torch.Tensor, lengths: Ints, blocks: Ints) -> None:
+    def __init__(
+        self, k_cache: torch.Tensor, lengths: Ints, blocks: Ints, window: int | None = None
+    ) -> None:
         _, kv_heads, block_size, head_dim = k_cache.shape
+        hidden: Ints | None = None
+        if window is not None:
+            lengths, blocks, hidden = _windowed(lengths, blocks, block_size, window)
         sequence_elements = max(1, blocks.shape[1] * kv_heads * block_size * head_dim)
         step = max(1, _SCRATCH_ELEMENTS // sequence_elements)
         self._chunks = [
-            _DecodeChunk(k_cache, first, lengths[first : first + step], blocks[first:])
+            _DecodeChunk(
+                k_cache,
+                first,
+                lengths[first : first + step],
+                blocks[first:],
+                None if hidden is None else hidden[first : first + step],
+            )
             for first in range(0, len(lengths), step)
         ]
 
@@ -108,16 +119,48 @@ class TorchDecode:
         return out
 
 
-class _DecodeChunk:
-    """Sequences from number `first` on whose contexts fit into the scratch together."""
+def _windowed(lengths: Ints, blocks: Ints, block_size: int, window: int) -> tuple[Ints, Ints, Ints]:
+    """Contexts from the block on that has the first token of the window.
 
-    def __init__(self, k_cache: torch.Tensor, first: int, lengths: Ints, blocks: Ints) -> None:
+    Their lengths [B] and blocks [B, columns], and how many of their first tokens are before it [B].
+    """
+    before = np.maximum(lengths - window, 0)
+    skipped = before // block_size
+    lengths = lengths - skipped * block_size
+    columns = -(-int(lengths.max(initial=0)) // block_size)
+    # Columns beyond a sequence's own are never looked at.
+    wanted = np.minimum(skipped[:, None] + np.arange(columns), blocks.shape[1] - 1)
+    return lengths, np.take_along_axis(blocks, wanted, 1), before - skipped * block_size
+
+
+class _DecodeChunk:
+    """Sequences from number `first` on whose contexts fit into the scratch together.
+
+    The first `before` [B] tokens of each are before its window.
+    """
+
+    def __init__(
+        self,
+        k_cache: torch.Tensor,
+        first: int,
+        lengths: Ints,
+        blocks: Ints,
+        before: Ints | None,
+    ) -> None:
         self.rows = slice(first, first + len(lengths))
         self._shortest, self._longest = int(lengths.min()), int(lengths.max())
         columns = -(-self._longest // k_cache.shape[2])
         self._pages = _Pages(k_cache, blocks[: len(lengths), :columns], self._longest)
+        # Which tokens are none of a sequence's own, of a run of places where there are any.
+        self._hidden: list[tuple[slice, torch.Tensor]] = []
         places = np.arange(self._shortest, self._longest)
-        self._beyond = torch.from_numpy(places >= lengths[:, None])
+        beyond = torch.from_numpy(places >= lengths[:, None])
+        if self._shortest != self._longest:
+            self._hidden.append((slice(self._shortest, None), beyond))
+        if before is not None and before.any():
+            places = np.arange(int(before.max()))
+            too_early = torch.from_numpy(places < before[:, None])
+            self._hidden.append((slice(0, len(places)), too_early))
         self._is_empty = torch.from_numpy(lengths == 0)
 
     def attend(
@@ -141,19 +184,18 @@ class _DecodeChunk:
         scores = torch.bmm(groups, keys.transpose(1, 2)).mul_(scale)
         if scales is not None:
             scores.view(batch, kv_heads, -1).mul_(scales[0][:, None])
-        shortest, longest = self._shortest, self._longest
-        if shortest != longest:
+        for places, is_hidden in self._hidden:
             # A block's unused slots may hold anything, NaN too: mask the score, and zero the value,
             # because a weight of zero times NaN is NaN.
-            tail_scores = scores.view(batch, kv_heads, -1, longest)[..., shortest:]
-            tail_scores.masked_fill_(self._beyond[:, None, None], float("-inf"))
-            tail_values = values[:, shortest:].unflatten(0, (batch, kv_heads))
-            tail_values.masked_fill_(self._beyond[:, None, :, None], 0.0)
+            hidden_scores = scores.view(batch, kv_heads, -1, self._longest)[..., places]
+            hidden_scores.masked_fill_(is_hidden[:, None, None], float("-inf"))
+            hidden_values = values[:, places].unflatten(0, (batch, kv_heads))
+            hidden_values.masked_fill_(is_hidden[:, None, :, None], 0.0)
         attended = torch.bmm(torch.softmax(scores, dim=-1), values)
         if scales is not None:
             attended.view(batch, kv_heads, -1).mul_(scales[1][:, None])
         out.copy_(attended.view(batch, query_heads, head_dim))
-        if shortest == 0:
+        if self._shortest == 0:
             out[self._is_empty] = 0.0
 
 
@@ -166,6 +208,7 @@ class TorchPrefill:
         block_tables: torch.Tensor,
         context_lens: torch.Tensor,
         query_start_loc: torch.Tensor,
+        window: int | None = None,
     ) -> None:
         starts = host_array(query_start_loc).tolist()
         lengths = host_array(context_lens).tolist()
@@ -178,10 +221,18 @@ class TorchPrefill:
             count = last - first
             if count == 0:
                 continue
+            columns = -(-length // block_size)
+            before = 0 if window is None else max(0, length - count + 1 - window)
+            skipped, first_token = divmod(before, block_size)
+            pages = _Pages(
+                k_cache, blocks[None, skipped:columns], length - skipped * block_size, first_token
+            )
+            length -= before
             mask = None
-            if 1 < count < length:
+            if 1 < count < length or (window is not None and window < length):
                 mask = torch.ones(count, length, dtype=torch.bool).tril_(length - count)
-            pages = _Pages(k_cache, blocks[None, : -(-length // block_size)], length)
+                if window is not None:
+                    mask.triu_(length - count + 1 - window)
             self._chunks.append((slice(first, last), pages, mask))
 
     def __call__(
@@ -207,7 +258,7 @@ class TorchPrefill:
                 keys[None],
                 values[None],
                 attn_mask=mask,
-                is_causal=chunk.shape[1] == keys.shape[1],
+                is_causal=mask is None and chunk.shape[1] == keys.shape[1],
                 scale=scale,
                 enable_gqa=chunk.shape[0] != keys.shape[0],
             )
@@ -216,12 +267,12 @@ class TorchPrefill:
 
 
 class _Pages:
-    """Pages ``[B, columns]`` that hold the first `longest` tokens of B sequences."""
+    """Pages ``[B, columns]`` that hold tokens `first` to `longest` - 1 of B sequences."""
 
-    def __init__(self, k_cache: torch.Tensor, blocks: Ints, longest: int) -> None:
+    def __init__(self, k_cache: torch.Tensor, blocks: Ints, longest: int, first: int = 0) -> None:
         _, kv_heads, block_size, head_dim = k_cache.shape
         batch, columns = blocks.shape
-        self._longest = longest
+        self._tokens = slice(first, longest)
         self._by_page = (batch, kv_heads, columns, block_size, head_dim)
         self._by_token = (batch * kv_heads, columns * block_size, head_dim)
         self._size = batch * kv_heads * columns * block_size * head_dim
@@ -235,7 +286,7 @@ class _Pages:
     def gather(
         self, k_cache: torch.Tensor, v_cache: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, ``[B * H_kv, longest, D]`` each.
+        """Keys and values, ``[B * H_kv, longest - first, D]`` each.
 
         Views of this thread's scratch, overwritten by the next call.
         """
@@ -250,4 +301,4 @@ class _Pages:
             pages = cache.index_select(0, self._selected)
             batch, _, columns = self._by_page[:3]
             gathered.view(self._by_page).copy_(pages.unflatten(0, (batch, columns)).transpose(1, 2))
-        return gathered.view(self._by_token)[:, : self._longest]
+        return gathered.view(self._by_token)[:, self._tokens]
