@@ -44,7 +44,8 @@ class EngineConfig:
     max_model_len
         Longest sequence, prompt and output together, in tokens. The last new token does not count,
         as the model never reads it: a prompt of this very length may have one. None: the model's
-        own limit, or the sliding window of its layers where that is shorter.
+        own limit. Within the sliding window of its layers no window is needed, and what has none is
+        faster.
     num_kv_blocks
         Blocks in the KV cache. None: room for two full batches of longest sequences, or less
         where memory is short.

@@ -29,8 +29,11 @@ def can_fuse(model: Decoder) -> bool:
 def has_fused_parts(config: DecoderSpec) -> bool:
     """Whether there are fused kernels for every part, in whichever combination.
 
-    The activation must be one that kernels have, and all widths multiples of 64.
+    The activation must be one that kernels have, and all widths multiples of 64. No fused attention
+    has a window.
     """
+    if config.sliding_window is not None:
+        return False
     shapes = step_shapes(config)
     widths = (*shapes.attention_in, *shapes.attention_out, *shapes.feed_forward_out)
     if any(width % 64 for width in widths) or config.head_dim > MOST_HEAD_DIM:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from engine.errors import ModelError
 
 _DTYPE_NAMES = ("float64", "float32", "float16", "bfloat16")
+_LAYER_KINDS = ("full_attention", "sliding_attention")
 
 
 class Fields:
@@ -89,6 +90,23 @@ class Fields:
         if value is not None and not isinstance(value, Mapping):
             raise ModelError(f"{name} is {value!r}; it must be an object, or null.")
         return Fields(value) if value else None
+
+    def global_layers(self, num_layers: int, default: Collection[int]) -> Collection[int]:
+        """Which layers (0-based) attend to all tokens, as layer_types says where it is given."""
+        kinds = self.get("layer_types")
+        if kinds is None:
+            return default
+        if not isinstance(kinds, list) or not all(kind in _LAYER_KINDS for kind in kinds):
+            raise ModelError(
+                f"layer_types is {kinds!r}; every layer must be "
+                f"{' or '.join(map(repr, _LAYER_KINDS))}."
+            )
+        if len(kinds) != num_layers:
+            raise ModelError(
+                f"layer_types names {len(kinds)} layers; it must name num_hidden_layers, "
+                f"{num_layers}."
+            )
+        return frozenset(layer for layer, kind in enumerate(kinds) if kind == _LAYER_KINDS[0])
 
     def dtype(self) -> str | None:
         """The name of the type that the checkpoint was written in."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.errors import ModelError
 from engine.models.family import Family
 from engine.models.fields import Fields
 from engine.models.llama import LLAMA_NAMES, read_like_llama
 from engine.models.rotary import Rotary
 from engine.models.spec import DecoderSpec
-
-_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def qwen3(
@@ -72,21 +69,15 @@ def _read(fields: Fields, family: str, *, head_dim: int | None) -> DecoderSpec:
         max_positions=32768,
         eos_token_id=None,
     )
-    return replace(spec, sliding_window=_sliding_window(fields, spec.num_layers))
-
-
-def _sliding_window(fields: Fields, num_layers: int) -> int | None:
-    """Tokens that the layers with a window attend to; None where no layer has one."""
     is_used = fields.flag("use_sliding_window", False)
-    window = fields.integer_or_none("sliding_window", 4096) if is_used else None
-    kinds = fields.get("layer_types")
-    if kinds is None:
-        return window if fields.integer("max_window_layers", 28) < num_layers else None
-    if not isinstance(kinds, list) or not all(kind in (_FULL, _SLIDING) for kind in kinds):
-        raise ModelError(
-            f"layer_types is {kinds!r}; every layer must be {_FULL!r} or {_SLIDING!r}."
-        )
-    return window if _SLIDING in kinds else None
+    first = min(max(fields.integer("max_window_layers", 28), 0), spec.num_layers)
+    global_layers = fields.global_layers(spec.num_layers, range(first))
+    has_window = is_used and len(global_layers) < spec.num_layers
+    return replace(
+        spec,
+        sliding_window=fields.integer_or_none("sliding_window", 4096) if has_window else None,
+        global_layers=global_layers if has_window else (),
+    )
 
 
 QWEN2 = Family("Qwen2", _read_qwen2, LLAMA_NAMES)

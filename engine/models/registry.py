@@ -127,6 +127,7 @@ def load_model(
     share: Share = WHOLE,
     group: Group | None = None,
     quantization: str | None = None,
+    max_model_len: int | None = None,
 ) -> LoadedModel:
     """Load a model by name.
 
@@ -139,7 +140,7 @@ def load_model(
         checkpoint was written in, or float16.
     seed : of the weights of a `random:` model.
     share, group : the part of the model that is loaded, and the ranks that have the others.
-    quantization : as of `EngineConfig`.
+    quantization, max_model_len : as of `EngineConfig`.
 
     Raises
     ------
@@ -151,7 +152,7 @@ def load_model(
     name = os.fspath(name)
     quantize, rounds_rows = quantization is not None, quantization == "fp8-dynamic"
     if name.startswith(RANDOM_PREFIX):
-        config = random_config(name)
+        config = random_config(name).up_to(max_model_len)
         dtype = dtype or default_dtype(config, device)
         part = share.spec(config)
         shapes = parameter_shapes(part)
@@ -163,7 +164,7 @@ def load_model(
             model = Decoder(part, weights, group, rounds_rows=rounds_rows)
         return LoadedModel(model, config, tokenizer=None)
     directory = find_directory(name)
-    config = read_config(directory)
+    config = read_config(directory).up_to(max_model_len)
     family = FAMILIES[config.family]
     stored = read_headers(directory, family)
     _require_room_for_layers(directory, config, stored)

@@ -6,7 +6,8 @@ Everything that runs a model is built from its spec: weights, plain layers and f
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.errors import ModelError
@@ -65,7 +66,9 @@ class DecoderSpec:
     scale_by_head_dim, scale_by_layer
         Parts of the attention scale, see `attention_scale`.
     sliding_window
-        Tokens that some layer attends to at most; None: all.
+        Tokens that a layer attends to at most, its own among them; None: all.
+    global_layers
+        Layers (0-based) that attend to all tokens where the others have a window.
     head_tokens
         Tokens that the head scores, of a rank's part of a model; None: the vocabulary.
     dtype
@@ -102,6 +105,7 @@ class DecoderSpec:
     scale_by_head_dim: bool = True
     scale_by_layer: bool = False
     sliding_window: int | None = None
+    global_layers: Collection[int] = ()
     head_tokens: int | None = None
     dtype: str | None = None
     quantization: Quantization | None = None
@@ -144,10 +148,19 @@ class DecoderSpec:
         """Tokens that the head scores."""
         return self.head_tokens or self.vocab_size
 
-    @property
-    def longest_sequence(self) -> int:
-        """Tokens of the longest sequence that every layer attends to as a whole."""
-        return min(self.max_positions, self.sliding_window or self.max_positions)
+    def window(self, layer: int) -> int | None:
+        """Tokens that `layer` (0-based) attends to at most, its own among them; None: all."""
+        return None if layer in self.global_layers else self.sliding_window
+
+    def up_to(self, tokens: int | None) -> DecoderSpec:
+        """The same for sequences of so many tokens, or None for `max_positions`, at most.
+
+        It has no window where the whole of such a sequence is within it.
+        """
+        longest = min(tokens or self.max_positions, self.max_positions)
+        if self.sliding_window is None or self.sliding_window < longest:
+            return self
+        return replace(self, sliding_window=None)
 
     def attention_scale(self, layer: int) -> float:
         """Factor on the scores q.k of `layer` (0-based) before the softmax."""

@@ -97,6 +97,7 @@ def _work(connection: Connection, task: Task) -> None:
         share=Share(meeting.rank, meeting.size),
         group=group,
         quantization=config.quantization,
+        max_model_len=config.max_model_len,
     ).model
     length, graphs = task.max_model_len, task.uses_graphs
     asked = config.num_kv_blocks

@@ -79,6 +79,7 @@ def _built(config: EngineConfig, device: torch.device, ranks: Ranks | None) -> P
         share=share,
         group=group,
         quantization=config.quantization,
+        max_model_len=config.max_model_len,
     )
     model, length = loaded.model, _longest_sequence(config, loaded.config)
     mode = _decode_mode(config, device)
@@ -120,13 +121,7 @@ def _longest_sequence(config: EngineConfig, model: DecoderSpec) -> int:
             f"max_model_len is {wanted}, but {config.model} has positions for "
             f"{model.max_positions}."
         )
-    if wanted is not None and wanted > model.longest_sequence:
-        raise ConfigError(
-            f"max_model_len is {wanted}, but layers of {config.model} attend to a sliding "
-            f"window of {model.sliding_window} tokens, which this engine does not run: it must "
-            f"be at most {model.longest_sequence}."
-        )
-    return wanted or model.longest_sequence
+    return wanted or model.max_positions
 
 
 def _decode_mode(config: EngineConfig, device: torch.device) -> str:

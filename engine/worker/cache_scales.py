@@ -21,7 +21,8 @@ def cache_scales(model: Decoder) -> torch.Tensor:
     if model.cache_scales is not None:
         return model.cache_scales
     config, device = model.config, model.device
-    count = min(_MOST_TOKENS, config.longest_sequence)
+    # Within the window every layer attends to all of them.
+    count = min(_MOST_TOKENS, config.max_positions, config.sliding_window or _MOST_TOKENS)
     generator = torch.Generator().manual_seed(0)
     token_ids = torch.randint(config.vocab_size, (count,), generator=generator).to(device)
     largest = torch.empty(config.num_layers, 2, config.num_kv_heads, device=device)

@@ -97,10 +97,13 @@ class ModelRunner:
         self._model = model
         self._staging = staging
         self._block_size = block_size
+        spec = model.config
         self._layers = [
-            (*cache.layer(layer), model.config.attention_scale(layer))
-            for layer in range(model.config.num_layers)
+            (*cache.layer(layer), spec.attention_scale(layer), spec.window(layer))
+            for layer in range(spec.num_layers)
         ]
+        # Layers of one window share what a step looks at once.
+        self._windows = set(map(spec.window, range(spec.num_layers)))
         self.fused: FusedDecode | None = None
         if fuse and can_fuse(model):
             from engine.fused.step import FusedDecode
@@ -137,9 +140,14 @@ class ModelRunner:
         keys, values, *_ = self._layers[0]
         append = plan_append(keys, num_rows, block_index, block_offset)
         heads = self._model.config.num_heads
-        attend = plan_decode(keys, values, heads, block_tables, context_lens, self._model.dtype)
+        dtype = self._model.dtype
+        attends: dict[int | None, Attend] = {}
+        for window in self._windows:
+            attends[window] = plan_decode(
+                keys, values, heads, block_tables, context_lens, dtype, window
+            )
         with span("forward"):
-            hidden = self._forward(token_ids, positions, append, attend)
+            hidden = self._forward(token_ids, positions, append, attends)
         with span("sampling"):
             tokens = self._model.head.likeliest(hidden)
             self.token_slots.write(rows.position[:num_rows] + 1, tokens)
@@ -221,18 +229,21 @@ class ModelRunner:
         """
         keys = self._layers[0][0]
         append = plan_append(keys, len(inputs.token_ids), inputs.block_index, inputs.block_offset)
-        attend = plan_prefill(
-            keys,
-            len(inputs.token_ids),
-            inputs.block_tables,
-            inputs.context_lens,
-            inputs.query_start_loc,
-        )
+        attends: dict[int | None, Attend] = {}
+        for window in self._windows:
+            attends[window] = plan_prefill(
+                keys,
+                len(inputs.token_ids),
+                inputs.block_tables,
+                inputs.context_lens,
+                inputs.query_start_loc,
+                window,
+            )
         token_ids = inputs.token_ids
         if self._feeds_rows:
             rows = (-1 - token_ids).clamp(min=0).to(torch.int64)
             token_ids = torch.where(token_ids < 0, self.rows.fields.last_token[rows], token_ids)
-        return self._forward(token_ids, inputs.positions, append, attend, inputs.sampled_tokens)
+        return self._forward(token_ids, inputs.positions, append, attends, inputs.sampled_tokens)
 
     def _advance_fed(self, inputs: PrefillInputs[torch.Tensor], count: int) -> None:
         """Move the fed rows among the first `count` that sample by a token, as `decode` does.
@@ -301,19 +312,23 @@ class ModelRunner:
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         append: Append,
-        attend: Attend,
+        attends: dict[int | None, Attend],
         kept: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Run all layers over T tokens [T]; their last hidden states [T, E], or the kept ones'."""
+        """Run all layers over T tokens [T]; their last hidden states [T, E], or the kept ones'.
+
+        `attends` has what layers of each window attend with.
+        """
 
         def append_and_attend(
             layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         ) -> torch.Tensor:
-            keys, values, scales, scale = self._layers[layer]
+            keys, values, scales, scale, window = self._layers[layer]
             with span("append"):
                 append(keys, values, key, value, scales)
             with span("attention"):
-                return attend(query, keys, values, scale, query.new_empty(query.shape), scales)
+                out = query.new_empty(query.shape)
+                return attends[window](query, keys, values, scale, out, scales)
 
         return self._model.forward(token_ids, positions, append_and_attend, kept)
 

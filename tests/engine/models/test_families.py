@@ -174,45 +174,41 @@ def test_positions_turn_as_in_transformers(settings: dict[str, Any], head_dim: i
     torch.testing.assert_close(table[:, half:], sines[0, :, :half], rtol=0, atol=5e-5)
 
 
+USED = {"sliding_window": 100, "use_sliding_window": True}
+
+
 @pytest.mark.parametrize(
-    ("model_type", "fields", "window"),
+    ("model_type", "fields", "windows"),
     [
-        ("mistral", {}, 4096),
-        ("mistral", {"sliding_window": None}, None),
-        ("mistral", {"sliding_window": 100}, 100),
-        ("llama", {"sliding_window": 100}, None),
-        ("qwen2", {"sliding_window": 100}, None),
-        ("qwen2", {"sliding_window": 100, "use_sliding_window": True}, None),
-        (
-            "qwen2",
-            {"sliding_window": 100, "use_sliding_window": True, "max_window_layers": 2},
-            100,
-        ),
+        ("mistral", {"max_position_embeddings": 8192}, [4096] * 3),
+        ("mistral", {"sliding_window": None}, [None] * 3),
+        ("mistral", {"sliding_window": 100}, [100] * 3),
+        ("llama", {"sliding_window": 100}, [None] * 3),
+        ("qwen2", {"sliding_window": 100}, [None] * 3),
+        ("qwen2", USED, [None] * 3),
+        ("qwen2", {**USED, "max_window_layers": 2}, [None, None, 100]),
         (
             "qwen3",
-            {
-                "sliding_window": 100,
-                "use_sliding_window": True,
-                "layer_types": ["full_attention", "sliding_attention", "full_attention"],
-            },
-            100,
+            {**USED, "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+            [None, 100, None],
         ),
-        (
-            "qwen3",
-            {
-                "sliding_window": 100,
-                "use_sliding_window": True,
-                "layer_types": ["full_attention"] * 3,
-            },
-            None,
-        ),
+        ("qwen3", {**USED, "layer_types": ["full_attention"] * 3}, [None] * 3),
     ],
     ids=str,
 )
-def test_sliding_windows(model_type: str, fields: dict[str, Any], window: int | None) -> None:
+def test_sliding_windows(
+    model_type: str, fields: dict[str, Any], windows: list[int | None]
+) -> None:
     spec = _spec(model_type, **fields)
-    assert spec.sliding_window == window
-    assert spec.longest_sequence == min(320, window or 320)
+    assert [spec.window(layer) for layer in range(3)] == windows
+    assert spec.sliding_window == max(windows, key=lambda window: window or 0)
+
+
+def test_a_window_that_holds_the_longest_sequence_is_none() -> None:
+    spec = _spec("mistral", sliding_window=100)
+    assert spec.up_to(None) == spec.up_to(101) == spec
+    assert spec.up_to(100).sliding_window is None
+    assert _spec("mistral", sliding_window=320).up_to(None).sliding_window is None
 
 
 @pytest.mark.parametrize(
@@ -262,6 +258,11 @@ def test_what_cannot_run_is_refused_in_a_sentence(fields: dict[str, Any], senten
 def test_layers_of_other_kinds_are_refused(kinds: object) -> None:
     sentence = _refusal({"model_type": "qwen3", **TINY, "layer_types": kinds})
     assert "every layer must be 'full_attention' or 'sliding_attention'" in sentence
+
+
+def test_layer_types_of_another_number_of_layers_are_refused() -> None:
+    sentence = _refusal({"model_type": "qwen2", **TINY, "layer_types": ["full_attention"]})
+    assert "layer_types names 1 layers; it must name num_hidden_layers, 3" in sentence
 
 
 @pytest.mark.parametrize(

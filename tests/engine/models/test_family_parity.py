@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import pytest
 import torch
 from decoder_checkpoints import save_reference
 
-from engine import ConfigError, Engine, EngineConfig, RequestError, SamplingParams
+from engine import Engine, EngineConfig, SamplingParams
+from engine.fused.weights import has_fused_parts
 
 NEW_TOKENS = 32
 PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, ignore_eos=True)
@@ -48,6 +49,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 16}),
     "qwen3-biases": ("qwen3", {"head_dim": 16, "attention_bias": True}),
     "mistral": ("mistral", {"sliding_window": None}),
+    "mistral-window": ("mistral", {"sliding_window": 21}),
+    "qwen2-window": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1},
+    ),
 }
 
 
@@ -128,7 +134,7 @@ def test_a_batch_of_mixed_prompts(name: str, case_of: Callable[[str], Case]) -> 
     ],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["llama-llama3", "qwen3"])
+@pytest.mark.parametrize("name", ["llama-llama3", "qwen3", "qwen2-window"])
 def test_every_way_through_the_engine(
     name: str, options: dict[str, Any], case_of: Callable[[str], Case]
 ) -> None:
@@ -178,24 +184,21 @@ def test_a_list_of_end_of_sequence_ids_ends_requests(
     assert completion.finish_reason == "stop"
 
 
-def test_a_sliding_window_limits_the_length(tmp_path: Path) -> None:
-    """Up to the window every token is attended to; beyond it nothing is run."""
-    window = 60
+def test_a_window_is_left_out_where_no_sequence_is_longer(tmp_path: Path) -> None:
+    """Fused steps and Hopper's ring, which have none, then run the model."""
+    window, prompt = 60, _prompts()[4]
     reference = save_reference(tmp_path, "mistral", sliding_window=window)
-    engine = Engine(EngineConfig(model=tmp_path, device="cpu", block_size=16))
-    assert engine.max_model_len == window
-    for length in (20, window - 31, window):
-        prompt = _prompts()[4][:length]
+    engine = Engine(EngineConfig(model=tmp_path, device="cpu", max_model_len=window))
+    assert has_fused_parts(replace(engine.model.config, hidden_size=64, inner_size=64, head_dim=64))
+    for length in (20, window):
         count = window - length + 1
-        (completion,) = engine.generate([prompt], SamplingParams(count, ignore_eos=True))
-        assert completion.token_ids == _continued(reference, prompt, count)
-    with pytest.raises(RequestError):
-        engine.submit(_prompts()[4][: window + 1])
-    with pytest.raises(ConfigError) as caught:
-        Engine(EngineConfig(model=tmp_path, device="cpu", max_model_len=window + 1))
-    assert "max_model_len is 61" in str(caught.value)
-    assert "a sliding window of 60 tokens" in str(caught.value)
-    assert "it must be at most 60" in str(caught.value)
+        (completion,) = engine.generate([prompt[:length]], SamplingParams(count, ignore_eos=True))
+        assert completion.token_ids == _continued(reference, prompt[:length], count)
+    longer = Engine(EngineConfig(model=tmp_path, device="cpu", max_model_len=window + 1))
+    assert longer.model.config.window(0) == window
+    assert not has_fused_parts(longer.model.config)
+    (completion,) = longer.generate([prompt[:window]], SamplingParams(2, ignore_eos=True))
+    assert completion.token_ids == _continued(reference, prompt[:window], 2)
 
 
 @pytest.mark.parametrize(
