@@ -181,8 +181,7 @@ def role_bytes(
     def has(part: str) -> Any:
         return getattr(config, part, getattr(GPT2Shape, part))
 
-    hidden, inner = config.hidden_size, config.inner_size
-    query = config.num_heads * config.head_dim
+    hidden, inner, query = config.hidden_size, config.inner_size, config.num_heads * config.head_dim
     key_value = 2 * config.num_kv_heads * config.head_dim
     # A norm's weights are read with those of the map behind it.
     norm = hidden * (2 if has("norm") == "layer" else 1)
@@ -190,14 +189,17 @@ def role_bytes(
     gates = 2 if has("is_gated") else 1
     size = BYTES_PER_ELEMENT[dtype]
     of_cached = 1 if options.get("kv_cache_dtype") == "fp8" else size
-    cached = batch_size * mean_context * key_value * of_cached / size
+    windows = [getattr(config, "window", lambda _: None)(at) for at in range(config.num_layers)]
+    seen = statistics.fmean(min(mean_context, one or mean_context) for one in windows)
+    cached = batch_size * seen * key_value * of_cached / size
+    behind = hidden * getattr(config, "output_norms", False)
     # Of linear maps, weights and all else; of what attends there are no weights.
     layer = {
         Role.ATTENTION_IN: (query + key_value, hidden, has("attention_in_bias"), norm),
         Role.ATTENTION: (0, 0, 0, head_norms + cached),
-        Role.ATTENTION_OUT: (hidden, query, has("attention_out_bias"), 0),
+        Role.ATTENTION_OUT: (hidden, query, has("attention_out_bias"), behind),
         Role.FEED_FORWARD_IN: (gates * inner, hidden, has("feed_forward_bias"), norm),
-        Role.FEED_FORWARD_OUT: (hidden, inner, has("feed_forward_bias"), 0),
+        Role.FEED_FORWARD_OUT: (hidden, inner, has("feed_forward_bias"), behind),
     }
     of_weight = 1 if options.get("quantization") or getattr(config, "quantization", None) else size
     found = {

@@ -60,8 +60,11 @@ def dense_causal_attention(model: Decoder) -> Callable[[int, Tensor, Tensor, Ten
         group = q.shape[1] // k.shape[1]
         k, v = (one.repeat_interleave(group, dim=1) for one in (k, v))
         scores = torch.einsum("thd,chd->htc", q, k) * model.config.attention_scale(layer)
-        later = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(1)
-        weights = scores.float().masked_fill(later, -torch.inf).softmax(-1).to(v.dtype)
+        hidden = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(1)
+        window = model.config.window(layer)
+        if window is not None:
+            hidden |= torch.ones_like(hidden).tril(-window)
+        weights = scores.float().masked_fill(hidden, -torch.inf).softmax(-1).to(v.dtype)
         return torch.einsum("htc,chd->thd", weights, v)
 
     return attend

@@ -51,27 +51,26 @@ def put_on_disk(
     """
     import torch
 
-    from engine.models.families import read_config
     from engine.models.random_weights import random_weights
-    from engine.models.registry import RANDOM_PREFIX, default_dtype, find_directory, random_config
+    from engine.models.registry import RANDOM_PREFIX, default_dtype, find_directory, model_spec
 
     device = torch.device(device_name)
     is_random = model.startswith(RANDOM_PREFIX)
     place = Path(folder) if is_random else find_directory(model)
-    spec = random_config(model) if is_random else read_config(place)
+    spec = model_spec(model)
     dtype = default_dtype(spec, device) if dtype_name == "auto" else getattr(torch, dtype_name)
     word = str(dtype).removeprefix("torch.")
     if is_random:
+        spec.require_plain("files for other engines")
         _write(spec, random_weights(spec, seed=0, device=device, dtype=dtype), word, place)
     bandwidth = read_bandwidth(device_name)
     floors: dict[str, float | None] = {}
     options = options or {}
     for file, told in workloads.items():
         of_task = msgspec.convert(told, list[Workload])
-        ranks = options.get("tensor_parallel_size", 1)
         for one in of_task:
             floor = one.floor_ms(spec, word, bandwidth, dict(options))
-            floors[one.name] = floor and floor / ranks
+            floors[one.name] = floor and floor / options.get("tensor_parallel_size", 1)
         # Of each number the largest; None, which limits nothing, where any workload has it.
         settings = [one.engine_settings() for one in of_task]
         values = {key: [one[key] for one in settings] for key in settings[0]}

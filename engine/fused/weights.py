@@ -29,10 +29,11 @@ def can_fuse(model: Decoder) -> bool:
 def has_fused_parts(config: DecoderSpec) -> bool:
     """Whether there are fused kernels for every part, in whichever combination.
 
-    The activation must be one that kernels have, and all widths multiples of 64. No fused attention
-    has a window.
+    The activation must be one that kernels have, and all widths multiples of 64. Fused kernels have
+    no window, one kind of rotary positions for all layers, no norm before the residual is added,
+    and no factor on embeddings.
     """
-    if config.sliding_window is not None:
+    if not config.is_plain:
         return False
     shapes = step_shapes(config)
     widths = (*shapes.attention_in, *shapes.attention_out, *shapes.feed_forward_out)

@@ -427,6 +427,9 @@ def _read(
         return
     if scales is not None:
         loaded = dequantized(loaded, scales.to(loaded.device), parameter.dtype)
+    if part.offset:
+        # The sum is rounded once, when it is copied.
+        loaded = loaded.to(torch.promote_types(loaded.dtype, torch.float32)) + part.offset
     filled.copy_(loaded.t() if part.is_transposed else loaded)
     # An infinity or a NaN anywhere shows in the smallest or the largest element.
     if not torch.stack(torch.aminmax(filled)).isfinite().all():

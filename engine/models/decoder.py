@@ -7,7 +7,7 @@ of sequences: positions come with the tokens, and `attend` is where tokens of on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +25,7 @@ from engine.models.layers import (
     LayerNorm,
     Linear,
     Norm,
+    NormedLinear,
     QuantizedLinear,
     RMSNorm,
     SplitLinear,
@@ -114,9 +115,12 @@ class Decoder:
         self.dtype = weights[TOKEN_EMBEDDING].dtype
         self.head, self.token_embedding = _head_and_embedding(config, weights, group)
         self.position_embedding = weights.get(POSITION_EMBEDDING)  # [max_positions, E]
-        self._turns: Tensor | None = None  # [max_positions, D]
-        if config.rotary is not None:
-            self._turns = config.rotary.table(config.max_positions, config.head_dim, self.device)
+        # Rounded to the dtype, as in training.
+        self._embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=self.dtype).item()
+        self._turns, self._local_turns = (
+            None if one is None else one.table(config.max_positions, config.head_dim, self.device)
+            for one in (config.rotary, config.local_rotary)
+        )  # [max_positions, D] each
         self.blocks = tuple(
             _block(config, weights, layer, group, rounds_rows) for layer in range(config.num_layers)
         )
@@ -150,12 +154,18 @@ class Decoder:
             [N, E], or [T, E], after the final norm, in the model's dtype.
         """
         x = F.embedding(token_ids, self.token_embedding)  # [T, E]
+        if self.config.scaled_embedding:
+            x = x * self._embedding_scale
         if self.position_embedding is not None:
             x = x + F.embedding(positions, self.position_embedding)
         turn = None if self._turns is None else HeadRotation(positions, self._turns)
+        local = turn
+        if self._local_turns is not None:
+            local = HeadRotation(positions, self._local_turns)
         normed = self.blocks[0].attention.norm(x)
         for layer, block in enumerate(self.blocks):
-            attended = block.attention.attended(layer, normed, turn, attend)
+            own = local if block.attention.is_local else turn
+            attended = block.attention.attended(layer, normed, own, attend)
             if kept is not None and layer == self.config.num_layers - 1:
                 x, attended = x.index_select(0, kept), attended.index_select(0, kept)
             x, normed = block.feed_forward.norm.after(x, block.attention.out(attended))
@@ -164,7 +174,10 @@ class Decoder:
 
     @property
     def turns(self) -> Tensor | None:
-        """Cosines and sines of every position, see `Rotary.table`; None without rotary ones."""
+        """Cosines and sines of every position, see `Rotary.table`; None without rotary ones.
+
+        Local layers may have others.
+        """
         return self._turns
 
     def fold_norms(self) -> None:
@@ -219,25 +232,41 @@ def _block(
 ) -> Block:
     block = f"blocks.{layer}."
     linear = partial(_linear, weights, rounds_rows)
+    outwards = partial(_outwards, config, weights, linear, group)
     return Block(
         Attention(
             _norm(config, weights, block + "attention_norm"),
             linear(block + "attention_in"),
-            linear(block + "attention_out", group),
+            outwards(block + "attention_out"),
             config.num_heads,
             config.num_kv_heads,
             config.head_dim,
             _head_norm(config, weights, block) if config.qk_norm else None,
             config.norm_epsilon,
+            is_local=layer not in config.global_layers,
         ),
         FeedForward(
             _norm(config, weights, block + "feed_forward_norm"),
             linear(block + "feed_forward_in"),
-            linear(block + "feed_forward_out", group),
+            outwards(block + "feed_forward_out"),
             activation_function(config.activation),
             config.is_gated,
         ),
     )
+
+
+def _outwards(
+    config: DecoderSpec,
+    weights: Mapping[str, Tensor],
+    linear: Callable[[str, Group | None], Linear],
+    group: Group | None,
+    name: str,
+) -> Linear:
+    """A map back to the residual stream, with the norm behind it where there is one."""
+    made = linear(name, group)
+    if not config.output_norms:
+        return made
+    return NormedLinear(made.weight, made.bias, made, _norm(config, weights, name + "_norm"))
 
 
 def _head_norm(config: DecoderSpec, weights: Mapping[str, Tensor], block: str) -> Tensor:

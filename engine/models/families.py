@@ -11,6 +11,7 @@ from engine.errors import ModelError
 from engine.models.family import Family
 from engine.models.fields import Fields
 from engine.models.files import read_json_object
+from engine.models.gemma import GEMMA3
 from engine.models.gpt2 import GPT2
 from engine.models.llama import LLAMA
 from engine.models.mistral import MISTRAL
@@ -24,6 +25,7 @@ FAMILIES: dict[str, Family] = {
     "mistral": MISTRAL,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
+    "gemma3_text": GEMMA3,
 }
 """By the model_type in config.json."""
 

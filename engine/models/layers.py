@@ -142,9 +142,22 @@ class QuantizedLinear(Linear):
 
 
 @dataclass(frozen=True, slots=True)
+class NormedLinear(Linear):
+    """The map `linear`, whose weight and bias it has, with a norm behind it."""
+
+    linear: Linear
+    norm: Norm
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map x [T, in] to [T, out], and normalise that."""
+        return self.norm(self.linear(x))
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """The part of a block in which tokens meet, with the norm before it.
 
+    Where it `is_local` it attends to a window, and its heads are turned as those of such layers.
     `head_norm` is the weight [H_q + H_kv, D] of the norm of every head of queries and keys, where
     they have one, and `epsilon` that norm's.
     """
@@ -157,6 +170,7 @@ class Attention:
     head_dim: int
     head_norm: Tensor | None
     epsilon: float
+    is_local: bool = False
 
     def attended(self, layer: int, x: Tensor, turn: HeadRotation | None, attend: Attend) -> Tensor:
         """What each head of x [T, E], which is normed, attended to: [T, H_q D]."""

@@ -41,6 +41,7 @@ _TOKEN_GAIN = 0.5
 _POSITION_GAIN = 1.0
 _ATTENTION_IN_GAIN = 2.0
 _FEED_FORWARD_OUT_GAIN = 1.5
+_OUTPUT_NORM_GAIN = 4.0
 _LOGIT_DEVIATION = 4.0
 _OFFSET = 0.1
 
@@ -119,6 +120,8 @@ def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
         return _LOGIT_DEVIATION / _TOKEN_GAIN, _OFFSET
     if name.endswith(("query_norm.weight", "key_norm.weight")):  # scores as sharp as without them
         return _ATTENTION_IN_GAIN, _OFFSET
+    if name.endswith("_out_norm.weight"):  # beside which a scaled token embedding is small
+        return _OUTPUT_NORM_GAIN, _OFFSET
     if len(shape) == 1:
         return (1.0 if name.endswith("_norm.weight") else 0.0), _OFFSET
     deviation = shape[-1] ** -0.5

@@ -18,6 +18,7 @@ from engine.models.checkpoint import (
 )
 from engine.models.decoder import Decoder
 from engine.models.families import FAMILIES, read_config
+from engine.models.gemma import gemma3
 from engine.models.gpt2 import gpt2
 from engine.models.hub import EVERYTHING, TOKENIZER_ONLY, fetch_from_hub
 from engine.models.llama import llama3
@@ -101,6 +102,22 @@ RANDOM_CONFIGS: dict[str, DecoderSpec] = {
         hidden_size=4096,
         inner_size=12288,
         tied_head=False,
+    ),
+    "gemma-tiny": gemma3(
+        vocab_size=1024,
+        max_positions=1024,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=64,
+        hidden_size=128,
+        inner_size=256,
+        sliding_window=64,
+        local_layers_each=1,
+        eos_token_ids=(1023,),
+    ),
+    "gemma-3-1b": gemma3(
+        num_layers=26, num_heads=4, num_kv_heads=1, hidden_size=1152, inner_size=6912
     ),
 }
 """Shapes that come with seeded weights, under `random:NAME`."""

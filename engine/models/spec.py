@@ -50,8 +50,15 @@ class DecoderSpec:
     rotary
         How queries and keys are turned by their positions; None adds a learned embedding of the
         position to that of the token.
+    local_rotary
+        How layers do it that are not in `global_layers`; None: as these.
     qk_norm
         Every head of the queries and the keys passes an RMS norm before it is turned.
+    output_norms
+        What attention and the feed-forward layer make passes a norm, too, before it is added to the
+        residual stream.
+    scaled_embedding
+        Embeddings of tokens are multiplied by the root of `hidden_size`; a tied head is not.
     activation
         A name of `engine.models.activations`.
     is_gated
@@ -63,12 +70,12 @@ class DecoderSpec:
         The output head is the token embedding.
     eos_token_ids
         Ids that end a sequence; those outside the vocabulary are left out.
-    scale_by_head_dim, scale_by_layer
+    scale_by_head_dim, scale_by_layer, query_scalar
         Parts of the attention scale, see `attention_scale`.
     sliding_window
         Tokens that a layer attends to at most, its own among them; None: all.
     global_layers
-        Layers (0-based) that attend to all tokens where the others have a window.
+        Layers (0-based) that attend to all tokens where the others, the local ones, have a window.
     head_tokens
         Tokens that the head scores, of a rank's part of a model; None: the vocabulary.
     dtype
@@ -95,7 +102,10 @@ class DecoderSpec:
     norm_epsilon: float
     activation: str
     rotary: Rotary | None = None
+    local_rotary: Rotary | None = None
     qk_norm: bool = False
+    output_norms: bool = False
+    scaled_embedding: bool = False
     is_gated: bool = False
     attention_in_bias: bool = False
     attention_out_bias: bool = False
@@ -104,6 +114,7 @@ class DecoderSpec:
     eos_token_ids: tuple[int, ...] = ()
     scale_by_head_dim: bool = True
     scale_by_layer: bool = False
+    query_scalar: float | None = None
     sliding_window: int | None = None
     global_layers: Collection[int] = ()
     head_tokens: int | None = None
@@ -148,6 +159,20 @@ class DecoderSpec:
         """Tokens that the head scores."""
         return self.head_tokens or self.vocab_size
 
+    @property
+    def is_plain(self) -> bool:
+        """Every layer attends to all tokens, and all that is added up is added up as it is made."""
+        has_local_layers = self.sliding_window is not None or self.local_rotary is not None
+        return not (has_local_layers or self.output_norms or self.scaled_embedding)
+
+    def require_plain(self, what: str) -> None:
+        """Raise ModelError where the model is not plain, of which `what` is to be made."""
+        if not self.is_plain:
+            raise ModelError(
+                f"The model, a {self.family}, has local layers, norms behind its maps or scaled "
+                f"embeddings; {what} can be made of models without these only."
+            )
+
     def window(self, layer: int) -> int | None:
         """Tokens that `layer` (0-based) attends to at most, its own among them; None: all."""
         return None if layer in self.global_layers else self.sliding_window
@@ -163,8 +188,11 @@ class DecoderSpec:
         return replace(self, sliding_window=None)
 
     def attention_scale(self, layer: int) -> float:
-        """Factor on the scores q.k of `layer` (0-based) before the softmax."""
-        scale = self.head_dim**-0.5 if self.scale_by_head_dim else 1.0
+        """Factor on the scores q.k of `layer` (0-based) before the softmax.
+
+        One over the root of `query_scalar`, or else of `head_dim`.
+        """
+        scale = (self.query_scalar or self.head_dim) ** -0.5 if self.scale_by_head_dim else 1.0
         return scale / (layer + 1) if self.scale_by_layer else scale
 
 

@@ -57,10 +57,14 @@ def parameter_shapes(config: DecoderSpec) -> dict[str, Shape]:
             shapes[block + "query_norm.weight"] = (config.head_dim,)
             shapes[block + "key_norm.weight"] = (config.head_dim,)
         shapes |= _linear(block + "attention_out", embed, attended, config.attention_out_bias)
+        if config.output_norms:
+            shapes |= _norm(config, block + "attention_out_norm")
         shapes |= _norm(config, block + "feed_forward_norm")
         mapped = 2 * inner if config.is_gated else inner
         shapes |= _linear(block + "feed_forward_in", mapped, embed, has_feed_forward_bias)
         shapes |= _linear(block + "feed_forward_out", embed, inner, has_feed_forward_bias)
+        if config.output_norms:
+            shapes |= _norm(config, block + "feed_forward_out_norm")
     shapes |= _norm(config, "final_norm")
     if not config.tied_head:
         shapes[HEAD] = (config.num_scored, embed)
@@ -86,13 +90,14 @@ class StoredPart:
     """What a checkpoint holds of a parameter: rows from `first` on, under a name of its own.
 
     `shape` is that of these rows as the parameter has them; transposed in the file where
-    `is_transposed`.
+    `is_transposed`. What is stored is less by `offset`.
     """
 
     name: str
     shape: Shape
     first: int
     is_transposed: bool
+    offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,8 @@ class WeightNames:
         Before all names but the head's, in checkpoints that were not saved without.
     are_linears_transposed
         Whether linear weights of blocks are stored as [in, out].
+    norm_offset
+        How much less than the weights of norms is stored of them.
     buffers
         Regular expression of what checkpoints hold besides in blocks, without meaning here.
     """
@@ -121,6 +128,7 @@ class WeightNames:
     inside: Mapping[str, tuple[str, ...]]
     prefix: str
     are_linears_transposed: bool = False
+    norm_offset: float = 0.0
     buffers: str = ""
 
     def parts(
@@ -153,9 +161,10 @@ class WeightNames:
     def _parts(self, config: DecoderSpec, name: str, shape: Shape) -> Iterator[StoredPart]:
         names = self._stored_names(name)
         is_transposed = is_linear(name) and self.are_linears_transposed
+        offset = self.norm_offset if name.endswith("norm.weight") else 0.0
         first = 0
         for stored, rows in zip(names, _rows(config, name, shape, len(names)), strict=True):
-            yield StoredPart(stored, (rows, *shape[1:]), first, is_transposed)
+            yield StoredPart(stored, (rows, *shape[1:]), first, is_transposed, offset)
             first += rows
 
     def _stored_names(self, name: str) -> list[str]:

@@ -100,19 +100,21 @@ def working_memory(
 def _bytes_a_token(spec: DecoderSpec, size: int) -> int:
     """What the layers hold of one token while they compute it, as if nothing of a block were freed.
 
-    The residual stream before and after, normed, and what a block adds to it; q, k and v, twice
-    where they are turned, in float32 then, with their positions' cosines and sines; what attention
-    returns; and the feed-forward layer's two or, gated, four intermediate results.
+    The residual stream before and after, normed, and what a block adds to it, twice where that is
+    normed; q, k and v, twice where they are turned, in float32 then, with the cosines and sines of
+    their positions, of local layers as well; what attention returns; and the feed-forward layer's
+    two or, gated, four intermediate results.
     """
     attended = spec.num_heads * spec.head_dim
     turned = attended + spec.num_kv_heads * spec.head_dim
     qkv = turned + spec.num_kv_heads * spec.head_dim
     mapped = (4 if spec.is_gated else 2) * spec.inner_size
-    stored = 6 * spec.hidden_size + qkv + 2 * attended + mapped
+    streams = 8 if spec.output_norms else 6
+    stored = streams * spec.hidden_size + qkv + 2 * attended + mapped
     exact = 2 * spec.hidden_size
     if spec.rotary is not None:
         stored += turned
-        exact += 5 * turned + 6 * spec.head_dim
+        exact += 5 * turned + (6 if spec.local_rotary is None else 12) * spec.head_dim
     return size * stored + _FLOAT32 * exact
 
 

@@ -57,6 +57,7 @@ class PlainDecoder:
 
     def cache(self, batch: int, tokens: int) -> Tensor:
         """An empty cache [layers, 2, B, G, S, D]."""
+        self.spec.up_to(tokens).require_plain("a decoder in plain torch")
         shape = (self.spec.num_layers, 2, batch, self.spec.num_kv_heads, tokens, self.spec.head_dim)
         return torch.zeros(shape, dtype=self.dtype, device=self.embedding.device)
 

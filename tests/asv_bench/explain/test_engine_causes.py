@@ -42,8 +42,8 @@ print(msgspec.json.encode(answers).decode())
 PLANTS = {
     "operator": (
         "engine/models/decoder.py",
-        "attended = block.attention.attended(layer, normed, turn, attend)",
-        "attended = block.attention.attended(layer, normed, turn, attend).neg()",
+        "attended = block.attention.attended(layer, normed, own, attend)",
+        "attended = block.attention.attended(layer, normed, own, attend).neg()",
     ),
     "copy": (
         "engine/transport/token_slots.py",

@@ -99,9 +99,9 @@ FOR_EACH = "        for row in to.rows.tolist():\n            held.holder(row)\n
         pytest.param(
             (
                 "engine/models/decoder.py",
-                "attended = block.attention.attended(layer, normed, turn, attend)",
+                "attended = block.attention.attended(layer, normed, own, attend)",
             ),
-            "attended = block.attention.attended(layer, normed, turn, attend).neg()",
+            "attended = block.attention.attended(layer, normed, own, attend).neg()",
             *(("cpu-8", "plain-8"), "operators new_tensors", "+2", []),
             id="an operator in each of the two layers",
         ),

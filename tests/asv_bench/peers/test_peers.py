@@ -26,6 +26,7 @@ from asv_bench.peers.lives.life import PeerTask, live
 from asv_bench.peers.model import likelihoods, put_on_disk, score
 from asv_bench.subjects import choose
 from asv_bench.workloads.named import Workload
+from engine.errors import ModelError
 
 MIXED = Workload("mixed", 5, 3, (1, 4, 9), 20, unique_prompts=True)
 REPORTS = REPOSITORY / "reports" / "peers"
@@ -48,6 +49,13 @@ def task_in(folder: Path, model: str = "random:gpt2-tiny") -> PeerTask:
     task = replace(PeerTask.read(str(file)), warmups=0, windows=1)
     file.write_text(json.dumps(asdict(task)))
     return task
+
+
+def test_a_model_of_parts_that_other_engines_would_not_get_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="a gemma3_text, has local layers, norms behind its maps"):
+        task_in(tmp_path, "random:gemma-tiny")
+    with pytest.raises(ModelError, match="a decoder in plain torch can be made of models without"):
+        score([[1, 2]], [[3]], model="random:gemma-tiny", dtype="float32", device="cpu")
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "qwen3-tiny"])

@@ -140,6 +140,16 @@ def test_weights_are_those_of_a_model_without_its_embedding_lookups(config: Deco
     assert sum(found.values()) - sum(smaller.values()) == sum(of_maps) > 0
 
 
+def test_layers_with_a_window_read_no_more_than_it() -> None:
+    config, each = RANDOM_CONFIGS["gemma-3-1b"], {"dtype": "bfloat16", "batch_size": 1}
+    short, window, long = (
+        sum(role_bytes(config, mean_context=context, **each).values())
+        for context in (0.0, 512.0, 5120.0)
+    )
+    of_all = window - short
+    assert long - short == pytest.approx(of_all * (22 + 4 * 10) / 26)
+
+
 def test_keys_and_values_in_eight_bits_are_half_of_those_in_sixteen() -> None:
     config, sizes = RANDOM_CONFIGS["qwen3-tiny"], {"batch_size": 3, "mean_context": 50.0}
     of_cache = [

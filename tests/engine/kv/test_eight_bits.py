@@ -32,7 +32,7 @@ from kernels.linear.fp8 import FP8, LARGEST
 
 CPU = torch.device("cpu")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-MODELS = ("gpt2-tiny", "llama-tiny", "qwen3-tiny")
+MODELS = ("gpt2-tiny", "llama-tiny", "qwen3-tiny", "gemma-tiny")
 PROMPT = [(37 * place) % 200 for place in range(150)]
 
 
@@ -49,15 +49,17 @@ def _engine(**options: Any) -> Engine:
 
 def _attending(model: Decoder, change: Any) -> Attend:
     """Dense causal attention over keys and values that `change` has made of the model's own."""
+    config = model.config
 
     def attend(
         layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         heads = (query, change(layer, 0, key), change(layer, 1, value))
+        seen = torch.ones(len(query), len(key), dtype=torch.bool, device=query.device).tril()
         attended = F.scaled_dot_product_attention(
             *(one.transpose(0, 1)[None] for one in heads),
-            is_causal=True,
-            scale=model.config.attention_scale(layer),
+            attn_mask=seen.triu(1 - (config.window(layer) or len(key))),
+            scale=config.attention_scale(layer),
             enable_gqa=True,
         )
         return attended[0].transpose(0, 1)

@@ -24,7 +24,7 @@ from kernels.attention.rotation import HeadRotation
 
 CPU = torch.device("cpu")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-TINY_MODELS = ("llama-tiny", "qwen3-tiny")
+TINY_MODELS = ("llama-tiny", "qwen3-tiny", "gemma-tiny")
 
 
 def _decoder(name: str, dtype: torch.dtype = torch.float32) -> Decoder:
@@ -96,11 +96,13 @@ def test_kept_states_are_those_of_all_tokens_and_the_last_block_works_for_no_oth
 @pytest.mark.parametrize("is_folded", [False, True], ids=["apart", "folded"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3", "mistral"])
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3", "mistral", "gemma3_text"])
 def test_half_precision_errs_no_more_than_transformers(
     model_type: str, device: str, dtype: torch.dtype, is_folded: bool, tmp_path: Path
 ) -> None:
-    options = {"hidden_size": 128, "num_hidden_layers": 6, "head_dim": 32}
+    options: dict[str, Any] = {"hidden_size": 128, "num_hidden_layers": 6, "head_dim": 32}
+    if model_type == "gemma3_text":
+        options["sliding_window"] = 20
     reference = save_reference(tmp_path, model_type, **options).to(device)
     token_ids = torch.randint(211, (96,), generator=torch.Generator().manual_seed(0)).to(device)
     with torch.no_grad():
@@ -184,8 +186,8 @@ def test_norms_before_the_first_block_and_after_a_residual_agree() -> None:
 
 
 @pytest.mark.parametrize("name", RANDOM_CONFIGS)
-def test_every_built_in_shape_has_fused_parts(name: str) -> None:
-    assert has_fused_parts(RANDOM_CONFIGS[name])
+def test_every_built_in_shape_but_gemmas_has_fused_parts(name: str) -> None:
+    assert has_fused_parts(RANDOM_CONFIGS[name]) == (not name.startswith("gemma"))
 
 
 @pytest.mark.parametrize(
@@ -196,6 +198,10 @@ def test_every_built_in_shape_has_fused_parts(name: str) -> None:
         {"inner_size": 96},
         {"head_dim": 24},
         {"head_dim": 512},
+        {"sliding_window": 512},
+        {"local_rotary": Rotary(100.0)},
+        {"output_norms": True},
+        {"scaled_embedding": True},
     ],
     ids=str,
 )

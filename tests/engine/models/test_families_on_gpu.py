@@ -24,6 +24,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "qwen3": {"head_dim": 128},
     "mistral": {"sliding_window": None},
+    "gemma3_text": {"head_dim": 256, "sliding_window": 40, "query_pre_attn_scalar": 4000},
 }
 
 

@@ -34,6 +34,12 @@ YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 80,
 }
+GEMMA3 = {
+    "head_dim": 16,
+    "sliding_window": 21,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "query_pre_attn_scalar": 24,
+}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied-head": ("llama", {"tie_word_embeddings": True}),
@@ -53,6 +59,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-window": (
         "qwen2",
         {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 1},
+    ),
+    "gemma3": ("gemma3_text", GEMMA3),
+    "gemma3-biases-untied": (
+        "gemma3_text",
+        {**GEMMA3, "attention_bias": True, "tie_word_embeddings": False},
     ),
 }
 
@@ -134,7 +145,7 @@ def test_a_batch_of_mixed_prompts(name: str, case_of: Callable[[str], Case]) -> 
     ],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["llama-llama3", "qwen3", "qwen2-window"])
+@pytest.mark.parametrize("name", ["llama-llama3", "qwen3", "qwen2-window", "gemma3"])
 def test_every_way_through_the_engine(
     name: str, options: dict[str, Any], case_of: Callable[[str], Case]
 ) -> None:
@@ -142,7 +153,7 @@ def test_every_way_through_the_engine(
     assert _outputs(case.directory, case.prompts, **options) == case.expected
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
 def test_sharded_weights(name: str, case_of: Callable[[str], Case], tmp_path: Path) -> None:
     case = case_of(name)
     model_type, options = MODELS[name]

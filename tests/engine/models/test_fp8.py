@@ -28,7 +28,7 @@ from kernels.linear.fp8 import FP8, dequantized, quantize
 
 CPU = torch.device("cpu")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-MODELS = ("gpt2-tiny", "llama-tiny", "qwen3-tiny")
+MODELS = ("gpt2-tiny", "llama-tiny", "qwen3-tiny", "gemma-tiny")
 TOKENS = torch.arange(60) * 37 % 200
 
 

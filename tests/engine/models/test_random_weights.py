@@ -17,7 +17,7 @@ from engine.models.weights import parameter_shapes
 
 CPU = torch.device("cpu")
 TINY = RANDOM_CONFIGS["gpt2-tiny"]
-TINY_MODELS = ("gpt2-tiny", "llama-tiny", "qwen3-tiny")
+TINY_MODELS = ("gpt2-tiny", "llama-tiny", "qwen3-tiny", "gemma-tiny")
 
 FIXED = {
     "token_embedding.weight": 3155269009,

@@ -48,6 +48,7 @@ def no_hub(monkeypatch):
         ("llama-3.1-8b", 8_030_261_248),
         ("qwen3-0.6b", 596_049_920),
         ("qwen3-8b", 8_190_735_360),
+        ("gemma-3-1b", 999_885_952),
     ],
 )
 def test_built_in_shapes_are_the_published_ones(name, parameters):
@@ -55,7 +56,7 @@ def test_built_in_shapes_are_the_published_ones(name, parameters):
     shapes = parameter_shapes(config).values()
     assert sum(torch.Size(shape).numel() for shape in shapes) == parameters
     is_small = name.startswith("gpt2") or name == "llama-3.2-1b"
-    assert config.head_dim == (64 if is_small else 128)
+    assert config.head_dim == (256 if name.startswith("gemma") else 64 if is_small else 128)
     if config.family == "gpt2":
         assert config.eos_token_ids == (50256,)
     else:

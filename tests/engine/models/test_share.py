@@ -35,6 +35,7 @@ SPECS = {
     "llama with a head of its own": replace(LLAMA, tied_head=False),
     "llama with one head of keys": replace(LLAMA, num_kv_heads=1),
     "qwen3": replace(random_config("random:qwen3-tiny"), vocab_size=500),
+    "gemma3_text": replace(random_config("random:gemma-tiny"), vocab_size=500, sliding_window=9),
 }
 TOKENS = torch.arange(40) * 37 % 500
 

@@ -83,6 +83,8 @@ def test_tokens_are_those_of_one_rank(both, prompts, greedy_alone):
         ("random:llama-tiny", 2, {"prefix_cache": False, "decode_first": True}),
         ("random:llama-tiny", 4, {"max_batch_size": 3}),
         ("random:qwen3-tiny", 2, {"num_kv_blocks": 20}),
+        ("random:gemma-tiny", 2, {}),
+        ("random:gemma-tiny", 4, {"kv_cache_dtype": "fp8"}),
         ("random:llama-tiny", 2, {"kv_cache_dtype": "fp8"}),
     ],
 )

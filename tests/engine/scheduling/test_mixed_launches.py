@@ -13,7 +13,7 @@ from engine.running.step_loop import most_in_flight
 from engine.transport.token_slots import TokenSlots
 from engine.worker.worker import shared_tokens
 
-MODELS = ["random:gpt2-tiny", "random:llama-tiny", "random:qwen3-tiny"]
+MODELS = ["random:gpt2-tiny", "random:llama-tiny", "random:qwen3-tiny", "random:gemma-tiny"]
 LONG = SamplingParams(max_new_tokens=30, ignore_eos=True)
 
 

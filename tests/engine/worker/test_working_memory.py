@@ -86,7 +86,7 @@ def _memory(name: str, **changes: Any) -> WorkingMemory:
     return working_memory(RANDOM_CONFIGS[name], **(settings | changes))
 
 
-@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "qwen3-tiny"])
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "qwen3-tiny", "gemma-tiny"])
 def test_the_layers_hold_no_more_than_is_set_aside(name: str) -> None:
     spec = RANDOM_CONFIGS[name]
     model = Decoder(spec, random_weights(spec, seed=0, device=CPU, dtype=torch.float32))
