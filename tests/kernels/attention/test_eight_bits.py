@@ -50,15 +50,6 @@ RAGGED = [3 * S + 1, 17, None, S, 2 * S - 1, 0, 63, 64, 65, S + 1, 1, 31, 32, 33
 RAGGED += [7, 8, 9, 24, 25, 40, S + 47, 2 * S + 56]
 
 
-@pytest.fixture(autouse=True)
-def _chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a test runs the torch implementation, `fused_attention` must choose it too."""
-    if "implementation" in request.fixturenames:
-        name = request.getfixturevalue("implementation").name
-        if name == "torch":
-            monkeypatch.setattr("kernels.attention.fused.uses_triton", lambda tensor: False)
-
-
 def test_scales_leave_room_and_round_nothing() -> None:
     largest = torch.tensor([1.0, 111.9, 112.0, 112.1, 3e-5, 0.0, float("inf"), NAN])
     scales = scales_for(largest)

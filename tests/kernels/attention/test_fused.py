@@ -17,15 +17,6 @@ from kernels.attention.reference import reference_append, reference_decode
 from kernels.tiles.launch import SPLIT_TOKENS, Tile, fused_attention_tile
 
 
-@pytest.fixture(autouse=True)
-def _chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a test runs the torch implementation, `fused_attention` must choose it too."""
-    if "implementation" in request.fixturenames:
-        name = request.getfixturevalue("implementation").name
-        if name == "torch":
-            monkeypatch.setattr("kernels.attention.fused.uses_triton", lambda tensor: False)
-
-
 def _computed(problem: FusedProblem, device: torch.device) -> torch.Tensor:
     """The result, on the CPU, with the whole cache and the surroundings of `out` compared."""
     moved = problem.on(device)
