@@ -69,8 +69,8 @@ class ModelFlags:
     ] = None
     dtype: Annotated[str | None, _engine("auto, float32, float16 or bfloat16.")] = None
     tensor_parallel_size: Annotated[int | None, _engine("GPUs that share layers.", least=1)] = None
-    quantization: Annotated[str | None, _engine("fp8, or fp8-dynamic: eight bits.")] = None
-    kv_cache_dtype: Annotated[str | None, _engine("fp8: round keys and values so.")] = None
+    quantization: Annotated[str | None, _engine("Round to fp8 or fp8-dynamic.")] = None
+    kv_cache_dtype: Annotated[str | None, _engine("Round keys and values to fp8.")] = None
 
     def engine(self, named: Workload, device: str, *, is_quick: bool) -> dict[str, Any]:
         """The fields as they are asked for, and else the workload's own model and type."""
@@ -97,7 +97,7 @@ class WorkloadFlags(ModelFlags):
 class EngineWorkload(WorkloadFlags):
     """A workload of `workloads.named`, and what is changed of it; None: the workload's own."""
 
-    workload: Annotated[str | None, _engine("Of kvtrail's engine (`run --list`).")] = None
+    workload: Annotated[str | None, _engine("A workload of kvtrail's engine.")] = None
 
     @property
     def named(self) -> Workload:
