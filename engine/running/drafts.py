@@ -78,9 +78,8 @@ class Worth:
         self._began_s, self._num_seen = 0.0, -1
         self._pause, self._num_left = _SHORT_PAUSE, 0
 
-    @property
-    def is_due(self) -> bool:
-        """Whether to look for drafts before the next step; counts the steps of a pause."""
+    def take_turn(self) -> bool:
+        """Whether to look for drafts before the next step, which a pause counts."""
         if self._num_left:
             self._num_left -= 1
             return False

@@ -140,7 +140,7 @@ class StepLoop:
             if self._in_flight and not self.scheduler.has_prompts:
                 self._receive(self._in_flight.popleft())
                 return
-        if self._drafts is not None and self._drafts.worth.is_due and self._launch_drafts():
+        if self._drafts is not None and self._drafts.worth.take_turn() and self._launch_drafts():
             return
         launched = self._launch()
         allowed = self._steps_in_flight if launched else 0

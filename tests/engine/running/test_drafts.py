@@ -30,7 +30,7 @@ class Oracle:
         self.answers: dict[tuple[int, ...], list[int]] = {}
         self.brought: list[float] = []
         self._random = random.Random(7)
-        monkeypatch.setattr(Worth, "is_due", property(lambda _: self._random.random() < 0.5))
+        monkeypatch.setattr(Worth, "take_turn", lambda _: self._random.random() < 0.5)
         monkeypatch.setattr(
             Worth, "saw_drafts", lambda _, seconds, count: self.brought.append(count)
         )
@@ -205,9 +205,9 @@ def _steps(worth: Worth, seconds: float, count: int = 5) -> None:
 
 def test_nothing_is_drafted_before_a_step_was_measured() -> None:
     worth = Worth()
-    assert not worth.is_due
+    assert not worth.take_turn()
     _steps(worth, 1.0)
-    assert worth.is_due
+    assert worth.take_turn()
 
 
 def test_looking_in_vain_takes_little_of_the_time() -> None:
@@ -215,11 +215,11 @@ def test_looking_in_vain_takes_little_of_the_time() -> None:
     _steps(worth, 1.0)
     worth.saw_none(0.1)
     pause = 0
-    while not worth.is_due:
+    while not worth.take_turn():
         pause += 1
     assert pause == 20
     worth.saw_none(0.001)
-    assert worth.is_due
+    assert worth.take_turn()
 
 
 def test_drafts_that_do_not_pay_pause_for_longer_and_longer() -> None:
@@ -228,7 +228,7 @@ def test_drafts_that_do_not_pay_pause_for_longer_and_longer() -> None:
     for _ in range(10):
         worth.saw_drafts(2.0, 1.5)
         pauses.append(0)
-        while not worth.is_due:
+        while not worth.take_turn():
             pauses[-1] += 1
     assert pauses[0] < pauses[3] < pauses[6]
     assert pauses[-1] == pauses[-2] == 512
@@ -236,7 +236,7 @@ def test_drafts_that_do_not_pay_pause_for_longer_and_longer() -> None:
     for _ in range(3):
         worth.saw_drafts(2.0, 6.0)
     worth.saw_drafts(2.0, 1.0)
-    assert worth.is_due
+    assert worth.take_turn()
 
 
 def test_other_words_are_refused() -> None:
