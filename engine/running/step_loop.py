@@ -54,11 +54,15 @@ def most_in_flight(config: EngineConfig, device_type: str, *, are_shared: bool) 
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """A launch whose tokens are on their way: for whom, and where in their sequences."""
+    """A launch whose tokens are on their way: for whom, and where in their sequences.
+
+    Of one with drafts, each place of the drafts is a launch of its own.
+    """
 
     ticket: int
     recipients: Recipients
     positions: npt.NDArray[np.int32]
+    is_drafted: bool = False
 
 
 class StepLoop:
@@ -319,7 +323,8 @@ class StepLoop:
         for place in range(int(right.max()) + 1):
             have = right >= place
             to = recipients if have.all() else recipients.only(have)
-            self._receive(_Launch(launch.ticket, to, first[have] + np.int32(place)))
+            positions = first[have] + np.int32(place)
+            self._receive(_Launch(launch.ticket, to, positions, is_drafted=True))
         # The device has not moved these rows, nor stopped those that have ended.
         goes_on = held.serial[rows] == recipients.serials
         self.worker.rows.stop(rows[~goes_on])
@@ -381,7 +386,7 @@ class StepLoop:
         with span("readback"):
             tokens = self.worker.token_slots.receive(launch.ticket, to.rows, launch.positions)
         now = time.perf_counter()
-        if self._drafts is not None:
+        if self._drafts is not None and not launch.is_drafted:
             self._drafts.worth.saw_step(now)
         is_wanted = to.still_hold(held)
         positions = launch.positions

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from engine import ConfigError, Engine, EngineConfig, SamplingParams
+from engine.running import step_loop
 from engine.running.drafts import Drafts, Lookup, Worth, num_right
 from engine.scheduling.rows import RowIndex, Rows
 
@@ -237,6 +238,42 @@ def test_drafts_that_do_not_pay_pause_for_longer_and_longer() -> None:
         worth.saw_drafts(2.0, 6.0)
     worth.saw_drafts(2.0, 1.0)
     assert worth.take_turn()
+
+
+def test_drafts_that_pay_are_made_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a step takes a second, a launch with drafts two, and what is drafted is right."""
+    seconds, num_steps = [0.0], [0]
+    monkeypatch.setattr(step_loop, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    params = SamplingParams(max_new_tokens=160, ignore_eos=True)
+    with closing(_engine("prompt-lookup", block_size=64, max_batch_size=1)) as engine:
+        answer = list(engine.generate(PROMPTS[:1], params)[0].token_ids)
+        monkeypatch.setattr(
+            Drafts,
+            "of",
+            lambda _, rows, held, most: [
+                answer[held.received[row] :][:limit]
+                for row, limit in zip(rows.tolist(), most, strict=True)
+            ],
+        )
+        worker = engine._loop.worker
+        compute, decode = worker.compute, worker.decode
+
+        def computed(plan: Any) -> Any:
+            seconds[0] += 2.0
+            return compute(plan)
+
+        def decoded(plan: Any) -> None:
+            seconds[0] += 1.0
+            num_steps[0] += 1
+            decode(plan)
+
+        monkeypatch.setattr(worker, "compute", computed)
+        monkeypatch.setattr(worker, "decode", decoded)
+        seconds[0] = 0.0
+        assert list(engine.generate(PROMPTS[:1], params)[0].token_ids) == answer
+    # Steps are timed first, and each block of 64 takes one more for its next.
+    assert num_steps[0] < 20
+    assert seconds[0] < 160 / 3
 
 
 def test_other_words_are_refused() -> None:
