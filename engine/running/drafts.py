@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from engine.kv.integrity import Int32Array
 from engine.scheduling.rows import RowIndex, Rows
+from engine.transport.token_slots import NUM_SLOTS
 
-MOST_DRAFTED = 8
-"""Tokens of a draft; a row's tokens of one launch must find slots (`engine.transport`)."""
+MOST_DRAFTED = NUM_SLOTS - 1
+"""Tokens of a draft: with the one after it, as many as the slots of a row take of one launch."""
 _GRAM = 3
 """Tokens that must have stood before."""
 _BITS = 21
@@ -133,6 +134,20 @@ class Drafts:
             lookup.append(held.tokens[row, seen : held.received[row]].tolist())
             drafts.append(lookup.draft(limit))
         return drafts
+
+
+def share(drafts: list[list[int]], most: int) -> list[list[int]]:
+    """The drafts, the longest of them cut until they have no more than `most` tokens together.
+
+    Where one token each is still too many, the last have none.
+    """
+    longest, left, shared = max(map(len, drafts), default=0), most, []
+    while longest > 1 and sum(min(len(draft), longest) for draft in drafts) > most:
+        longest -= 1
+    for draft in drafts:
+        shared.append(draft[: min(longest, left)])
+        left -= len(shared[-1])
+    return shared
 
 
 def num_right(drafts: list[list[int]], chosen: list[npt.NDArray[np.int32]]) -> Int32Array:

@@ -20,7 +20,7 @@ from engine.parallel.leader import LeadingWorker
 from engine.parallel.ranks import Ranks
 from engine.requests.request import FinishReason, Request
 from engine.requests.token_batch import TokenBatch, TokenNote
-from engine.running.drafts import MOST_DRAFTED, Drafts, num_right
+from engine.running.drafts import MOST_DRAFTED, Drafts, num_right, share
 from engine.running.recipients import Recipients
 from engine.scheduling.plans import DecodePlan, FedRows, PrefillPlan
 from engine.scheduling.rows import RowIndex, Rows
@@ -284,9 +284,12 @@ class StepLoop:
         fed = None if step is None else FedRows.of(step, held)
         if step is None or fed is None:
             return step is not None and self._launch_decode(step)
-        found = drafts.of(fed.rows, held, self._rooms_for_drafts(fed.rows))
+        rooms = np.minimum(scheduler.room_for_drafts(fed.rows), MOST_DRAFTED)
+        found = share(drafts.of(fed.rows, held, rooms.tolist()), self._room_for_drafts(fed))
         if not any(found):
-            drafts.worth.saw_none(time.perf_counter() - began)
+            # Where a last block is full, the next step makes room.
+            if rooms.any():
+                drafts.worth.saw_none(time.perf_counter() - began)
             return self._launch_decode(step)
         fed = fed._replace(drafts=found)
         if self._launch_prefill(PrefillPlan([], [], step.copies, fed), step):
@@ -295,14 +298,9 @@ class StepLoop:
             drafts.worth.interrupt()
         return True
 
-    def _rooms_for_drafts(self, rows: RowIndex) -> list[int]:
-        """Tokens that may be drafted for each of the rows: together no more than a launch takes."""
-        left = min(self._most_drafted, self.scheduler.prefill_max_tokens - len(rows))
-        rooms = []
-        for room in self.scheduler.room_for_drafts(rows).tolist():
-            rooms.append(min(room, MOST_DRAFTED, left))
-            left -= rooms[-1]
-        return rooms
+    def _room_for_drafts(self, fed: FedRows) -> int:
+        """Tokens that a launch takes beside the last ones of these rows."""
+        return min(self._most_drafted, self.scheduler.prefill_max_tokens - len(fed.rows))
 
     def _take_drafted(self, fed: FedRows) -> float:
         """Take in the tokens of rows that were fed drafts; returns how many came of each."""

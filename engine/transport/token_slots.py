@@ -21,8 +21,8 @@ class TokenSlots:
     """Slots of one token a row, int32 [NUM_SLOTS, num_rows], written by the device.
 
     A token that stands at position p of its sequence goes into slot p modulo `NUM_SLOTS`. A row
-    takes one token a launch at most, so that it is read in time while fewer than `NUM_SLOTS`
-    launches await their `receive`.
+    takes one token a launch, so that it is read in time while fewer than `NUM_SLOTS` launches await
+    their `receive`. Where no other launch awaits its own, a row may take `NUM_SLOTS`.
     """
 
     def __init__(self, num_rows: int, device: torch.device) -> None:

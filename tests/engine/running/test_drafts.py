@@ -14,7 +14,7 @@ import torch
 
 from engine import ConfigError, Engine, EngineConfig, SamplingParams
 from engine.running import step_loop
-from engine.running.drafts import Drafts, Lookup, Worth, num_right
+from engine.running.drafts import Drafts, Lookup, Worth, num_right, share
 from engine.scheduling.rows import RowIndex, Rows
 
 MODELS = ["random:gpt2-tiny", "random:llama-tiny", "random:qwen3-tiny"]
@@ -274,6 +274,15 @@ def test_drafts_that_pay_are_made_all_the_time(monkeypatch: pytest.MonkeyPatch) 
     # Steps are timed first, and each block of 64 takes one more for its next.
     assert num_steps[0] < 20
     assert seconds[0] < 160 / 3
+
+
+def test_drafts_of_many_rows_share_a_launch() -> None:
+    drafts = [[1, 2, 3, 4], [], [5], [6, 7, 8]]
+    assert share(drafts, 8) == drafts
+    assert share(drafts, 6) == [[1, 2], [], [5], [6, 7]]
+    assert share(drafts, 2) == [[1], [], [5], []]
+    assert share(drafts, 0) == [[], [], [], []]
+    assert share([], 1) == []
 
 
 def test_other_words_are_refused() -> None:
