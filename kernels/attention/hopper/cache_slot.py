@@ -5,8 +5,9 @@ They count in slots of a cache [blocks, KV heads, block size], of which descript
 
 Of a cache of eight bits a row is words of two bytes, each of which holds an even dimension and the
 odd one behind it. So tiles come into shared memory and from there into registers as those of
-16 bits do, also transposed, and there each pair of words becomes numbers. That leaves the even
-dimensions of a tile before the odd ones: `dimension_at` says which stands where.
+16 bits do, also transposed, and there each pair of words becomes numbers. That leaves the
+dimensions of a tile in another order: `key_dimension_at` and `value_dimension_at` say which stands
+where.
 """
 
 from triton.experimental import gluon
@@ -17,16 +18,24 @@ from kernels.linear import fp8
 
 LARGEST = gl.constexpr(fp8.LARGEST)
 
-# Of two words: the even dimension of each, and the odd one of each, in float16.
-_HALVES = gl.constexpr(
+# Of two words of keys: all of the first, and all of the second, in float16.
+_BY_WORD = gl.constexpr(
     """{
     .reg .b16 first, second;
-    .reg .b32 of_first, of_second;
     mov.b32 {first, second}, $2;
-    cvt.rn.f16x2.e4m3x2 of_first, first;
-    cvt.rn.f16x2.e4m3x2 of_second, second;
-    prmt.b32 $0, of_first, of_second, 0x5410;
-    prmt.b32 $1, of_first, of_second, 0x7632;
+    cvt.rn.f16x2.e4m3x2 $0, first;
+    cvt.rn.f16x2.e4m3x2 $1, second;
+    }"""
+)
+# Of two words of values, one of each token: the even dimension of both, and the odd one.
+_BY_DIMENSION = gl.constexpr(
+    """{
+    .reg .b16 even, odd;
+    .reg .b32 turned;
+    prmt.b32 turned, $2, 0, 0x3120;
+    mov.b32 {even, odd}, turned;
+    cvt.rn.f16x2.e4m3x2 $0, even;
+    cvt.rn.f16x2.e4m3x2 $1, odd;
     }"""
 )
 
@@ -50,8 +59,18 @@ def slot_words(D, eight_bits):
 
 
 @gluon.jit
-def dimension_at(place, D: gl.constexpr, EIGHT_BITS: gl.constexpr):
-    """The dimensions of a head that stand at these places of a tile."""
+def key_dimension_at(place, D: gl.constexpr, EIGHT_BITS: gl.constexpr):
+    """The dimensions of a head that stand at these places of a tile of keys."""
+    if EIGHT_BITS:
+        half, within = place // (D // 2), place % (D // 2)
+        return within // 2 * 4 + half * 2 + within % 2
+    else:
+        return place
+
+
+@gluon.jit
+def value_dimension_at(place, D: gl.constexpr, EIGHT_BITS: gl.constexpr):
+    """As `key_dimension_at`, of a tile of values."""
     if EIGHT_BITS:
         return place % (D // 2) * 2 + place // (D // 2)
     else:
@@ -60,22 +79,35 @@ def dimension_at(place, D: gl.constexpr, EIGHT_BITS: gl.constexpr):
 
 @gluon.jit
 def arranged(line, D: gl.constexpr, EIGHT_BITS: gl.constexpr):
-    """All dimensions [D] of a head in the order of a tile's."""
+    """All dimensions [D] of a head in the order of a tile of keys."""
     if EIGHT_BITS:
-        pairs = gl.reshape(line, [D // 2, 2])
-        line = gl.reshape(gl.permute(pairs, (1, 0)), [D])
+        pairs = gl.reshape(line, [D // 4, 2, 2])
+        line = gl.reshape(gl.permute(pairs, (1, 0, 2)), [D])
     return line
 
 
 @gluon.jit
-def key_tile(words, TYPE: gl.constexpr, EIGHT_BITS: gl.constexpr):
-    """Keys [tokens, D] in registers, of words that were loaded as the left operand of a product."""
+def scaled_query(q):
+    """Queries [D, heads] as float16, and what each head's must be multiplied by then, float32.
+
+    Keys of eight bits are float16 as they come out of a word. Of bfloat16 that has all bits, but
+    not the range: a power of two for each head brings its largest to between 1 and 2.
+    """
+    largest = gl.max(gl.abs(q.to(gl.float32)), 0)
+    exponent = largest.to(gl.int32, bitcast=True) & 0x7F800000
+    power = gl.where(exponent > 0, exponent, 0x3F800000).to(gl.float32, bitcast=True)
+    return (q.to(gl.float32) / power[None, :]).to(gl.float16), power
+
+
+@gluon.jit
+def key_tile(words, EIGHT_BITS: gl.constexpr):
+    """Keys [tokens, D] in registers, of words that were loaded as the left operand of a product.
+
+    Those of eight bits are float16, which has all of e4m3.
+    """
     if EIGHT_BITS:
         shape: gl.constexpr = [words.shape[0], 2 * words.shape[1]]
-        tile = gl.reshape(gl.permute(_halves(words), (0, 2, 1)), shape)
-        if gl.float16 != TYPE:
-            # By way of float32, as `kernels.linear.vector.unpacked`.
-            tile = tile.to(gl.float32).to(TYPE)
+        tile = gl.reshape(gl.permute(_unpacked(words, _BY_WORD), (0, 2, 1)), shape)
         return gl.convert_layout(tile, LEFT, assert_trivial=True)
     else:
         return words
@@ -83,26 +115,22 @@ def key_tile(words, TYPE: gl.constexpr, EIGHT_BITS: gl.constexpr):
 
 @gluon.jit
 def value_tile(words, EIGHT_BITS: gl.constexpr):
-    """As `key_tile`, of values [D, tokens].
-
-    Those of eight bits in float16 whatever the type of queries: it has all of e4m3, and weights of
-    a softmax to 11 bits.
-    """
+    """As `key_tile`, of values [D, tokens]; weights of a softmax have 11 bits then."""
     if EIGHT_BITS:
         shape: gl.constexpr = [2 * words.shape[0], words.shape[1]]
-        tile = gl.reshape(gl.permute(_halves(words), (2, 0, 1)), shape)
+        tile = gl.reshape(gl.permute(_unpacked(words, _BY_DIMENSION), (2, 0, 1)), shape)
         return gl.convert_layout(tile, LEFT, assert_trivial=True)
     else:
         return words
 
 
 @gluon.jit
-def _halves(words):
-    """The even and the odd dimension of each word, the last axis."""
-    even, odd = gl.inline_asm_elementwise(
-        _HALVES, "=r,=r,r", [words], dtype=(gl.float16, gl.float16), is_pure=True, pack=2
+def _unpacked(words, HOW: gl.constexpr):
+    """Two numbers of each word, the last axis."""
+    first, second = gl.inline_asm_elementwise(
+        HOW, "=r,=r,r", [words], dtype=(gl.float16, gl.float16), is_pure=True, pack=2
     )
-    return gl.join(even, odd)
+    return gl.join(first, second)
 
 
 @gluon.jit

@@ -21,12 +21,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from kernels.attention.hopper.cache_slot import (
     arranged,
     block_at,
-    dimension_at,
     head_scales,
+    key_dimension_at,
     key_tile,
     rounded,
+    scaled_query,
     slot_at,
     slot_words,
+    value_dimension_at,
     value_tile,
 )
 from kernels.attention.hopper.gather import (
@@ -118,7 +120,6 @@ def ring_attention(
     [2, KV_HEADS].
     """
     EIGHT_BITS: gl.constexpr = scales is not None
-    TYPE: gl.constexpr = query.dtype.element_ty
     WORDS: gl.constexpr = slot_words(D, EIGHT_BITS)
     if PDL:
         gdc_launch_dependents()
@@ -183,9 +184,9 @@ def ring_attention(
         # of wide heads do not all fit beside the sums.
         EARLY: gl.constexpr = WORDS <= 64
         group = gl.arange(0, HEADS, layout=BY_HEAD)
-        dim = dimension_at(gl.arange(0, D, layout=BY_ROW), D, EIGHT_BITS)
+        dim = value_dimension_at(gl.arange(0, D, layout=BY_ROW), D, EIGHT_BITS)
         query_group = gl.arange(0, HEADS, layout=BY_QUERY_HEAD)
-        query_dim = dimension_at(gl.arange(0, D, layout=BY_QUERY_DIM), D, EIGHT_BITS)
+        query_dim = key_dimension_at(gl.arange(0, D, layout=BY_QUERY_DIM), D, EIGHT_BITS)
         query_mask = (query_group < G)[None, :] & (query_dim < D)[:, None]
         query_place = (kv_head * G + query_group)[None, :] * query_stride_head + query_dim[:, None]
         key_scale, value_scale = head_scales(scales, kv_head, KV_HEADS)
@@ -238,6 +239,10 @@ def ring_attention(
             products = q.to(gl.float32) * new_key[:, None].to(gl.float32)
             new_score = gl.convert_layout(gl.sum(products, 0), BY_HEAD) * scale_log2
 
+        score_scale = scale_log2
+        if EIGHT_BITS:
+            q, power = scaled_query(q)
+            score_scale = (scale_log2 * gl.convert_layout(power, BY_HEAD))[None, :]
         if CLUSTER > 1:
             inbox = 0
             if splits > 1:
@@ -260,9 +265,9 @@ def ring_attention(
                     keys, values, tail_keys, tail_values, k_ring, v_ring, ready, block, kv_head,
                     ahead, last, here, KV_HEADS, PAGE, BLOCK_N, TAIL, WORDS,
                 )  # fmt: skip
-            k, v = key_tile(k, TYPE, EIGHT_BITS), value_tile(v, EIGHT_BITS)
+            k, v = key_tile(k, EIGHT_BITS), value_tile(v, EIGHT_BITS)
             run_max, run_sum, run_acc = attend_tile(
-                q, k, v, BLOCK_N, scale_log2, run_max, run_sum, run_acc, BLOCK_N, HEADS, False
+                q, k, v, BLOCK_N, score_scale, run_max, run_sum, run_acc, BLOCK_N, HEADS, False
             )
             if not EARLY:
                 refill(
@@ -288,10 +293,10 @@ def ring_attention(
             mbarrier.wait(ready.index(here), (whole_tiles // STAGES) & 1)
             k = k_ring.index(here).load(LEFT)
             v = v_ring.index(here).permute((1, 0)).load(LEFT)
-            k, v = key_tile(k, TYPE, EIGHT_BITS), value_tile(v, EIGHT_BITS)
+            k, v = key_tile(k, EIGHT_BITS), value_tile(v, EIGHT_BITS)
             left = tokens - whole_tiles * BLOCK_N
             run_max, run_sum, run_acc = attend_tile(
-                q, k, v, left, scale_log2, run_max, run_sum, run_acc, BLOCK_N, HEADS, True
+                q, k, v, left, score_scale, run_max, run_sum, run_acc, BLOCK_N, HEADS, True
             )
 
         if APPEND and LATE:  # noqa: SIM102

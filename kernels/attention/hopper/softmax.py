@@ -41,15 +41,15 @@ def empty_part(HEADS: gl.constexpr, D: gl.constexpr):
 
 @gluon.jit
 def attend_tile(
-    q, k, v, tokens, scale_log2, run_max, run_sum, run_acc,
+    q, k, v, tokens, score_scale, run_max, run_sum, run_acc,
     BLOCK_N: gl.constexpr, HEADS: gl.constexpr, PARTIAL: gl.constexpr,
 ):  # fmt: skip
     """Take a tile of keys [BLOCK_N, D] and values [D, BLOCK_N] into a running softmax.
 
     All of it, or where PARTIAL its first `tokens`, one or more; what the others hold then does
-    not matter.
+    not matter. `score_scale` is a number, or one for each head [1, HEADS].
     """
-    scores = mma_v2(k, q, gl.zeros([BLOCK_N, HEADS], gl.float32, layout=PRODUCT)) * scale_log2
+    scores = mma_v2(k, q, gl.zeros([BLOCK_N, HEADS], gl.float32, layout=PRODUCT)) * score_scale
     if PARTIAL:
         token = gl.arange(0, BLOCK_N, layout=BY_ROW)
         scores = gl.where((token < tokens)[:, None], scores, float("-inf"))
