@@ -301,20 +301,14 @@ class RingTile:
     def in_eight_bits(self) -> RingTile:
         """The same ring for keys and values of one byte: twice the stages, of half the bytes.
 
-        As long as a program has registers for their pages.
+        But in the fullest launches, in which more programs take the room instead. As long as a
+        program has registers for their pages.
         """
-
-        def doubled(depths: tuple[tuple[float, int], ...]) -> tuple[tuple[float, int], ...]:
-            return tuple(
-                (most, max(stages, min(2 * stages, _MOST_DOUBLED))) for most, stages in depths
-            )
-
-        return replace(
-            self,
-            depths=doubled(self.depths),
-            cluster_depths=doubled(self.cluster_depths),
-            alone=2 * self.alone,
+        doubled = tuple(
+            (most, stages if most == math.inf else max(stages, min(2 * stages, _MOST_DOUBLED)))
+            for most, stages in self.depths
         )
+        return replace(self, depths=doubled)
 
     def stage_bytes(self, width: int) -> int:
         """Shared memory of a stage: keys and values of so many two-byte words, and their barrier.
