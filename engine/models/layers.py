@@ -123,18 +123,26 @@ class QuantizedLinear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         """Map x [T, in] to [T, out]."""
         if self.rounds_rows:
-            mapped = self._of_rounded(x)
-        else:
-            # The weight is made in x's type for the time of the call.
-            mapped = F.linear(x, dequantized(self.weight, self.scales, x.dtype), self.bias)
-        return mapped if self.group is None else self.group.all_reduce(mapped)
+            from kernels.linear.halves import rounded_rows
 
-    def _of_rounded(self, x: Tensor) -> Tensor:
-        from kernels.linear.halves import rounded_rows
+            return self._of_rounded(rounded_rows(x.contiguous()))
+        # The weight is made in x's type for the time of the call.
+        return self._of_all(F.linear(x, dequantized(self.weight, self.scales, x.dtype), self.bias))
+
+    def of_gated(self, mapped: Tensor, activation: int, *, is_packed: bool) -> Tensor:
+        """What a gate makes of `mapped` [T, 2 F], mapped to [T, out]; where it `rounds_rows`."""
+        from kernels.linear.halves import rounded_gate
+
+        return self._of_rounded(rounded_gate(mapped, activation, is_packed=is_packed))
+
+    def _of_rounded(self, rows: tuple[Tensor, Tensor]) -> Tensor:
         from kernels.linear.library import rounded_product
 
-        mapped = rounded_product(*rounded_rows(x.contiguous()), self.weight, self.scales)
-        return mapped if self.bias is None else mapped.add_(self.bias)
+        mapped = rounded_product(*rows, self.weight, self.scales)
+        return self._of_all(mapped if self.bias is None else mapped.add_(self.bias))
+
+    def _of_all(self, mapped: Tensor) -> Tensor:
+        return mapped if self.group is None else self.group.all_reduce(mapped)
 
     def activated(self, x: Tensor, activation: Activation) -> Tensor:
         """The activation of the mapped x."""
@@ -211,6 +219,8 @@ class FeedForward:
         mapped = self.into(x)  # [T, 2 F]
         if self.activation in KERNEL_ACTIVATIONS:
             known = KERNEL_ACTIVATIONS[self.activation]
+            if isinstance(self.out, QuantizedLinear) and self.out.rounds_rows:
+                return self.out.of_gated(mapped, known, is_packed=self.is_packed)
             return self.out(gate(mapped, known, is_packed=self.is_packed))
         own, other = packed_halves(mapped) if self.is_packed else mapped.chunk(2, dim=1)
         return self.out((self.activation(own) * other).flatten(1))

@@ -6,6 +6,8 @@ multiply them with weights of e4m3, which are read once for both, and the produc
 a map asks for it the first half alone stands for the row: rounded more, and half the work.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -16,6 +18,8 @@ from kernels.dependent_launch import (
     launches_early,
     release_consumers,
 )
+from kernels.linear.epilogue import NO_ACTIVATION
+from kernels.linear.epilogue_kernel import activated
 from kernels.linear.folded import NO_NORM, FoldedLinear
 from kernels.linear.fp8 import FP8, LARGEST
 from kernels.tiles.launch import padded
@@ -53,10 +57,14 @@ def halve_rows(
     NORM: tl.constexpr,
     TILE: tl.constexpr,
     HALVES: tl.constexpr,
+    GATED: tl.constexpr,
+    PACKED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One row of x [rows, K], normed first where NORM says so and times the gain [K] of its norm.
 
+    GATED is x [rows, 2 K], of which `kernels.linear.gate_kernel.gated_rows` would make the row.
     A tile of TILE rows of x is one of `halves` [tiles, HALVES, TILE, K], its first halves before
     the second ones, if there are any; the row is the sum of both times its scale.
     """
@@ -65,7 +73,14 @@ def halve_rows(
     column = tl.arange(0, K_PAD)
     in_row = column < K
     await_producers(PDL)
-    values = tl.load(x + row * K + column, mask=in_row, other=0.0).to(tl.float32)
+    if GATED:
+        source = x + row * (2 * K) + (column // 8 * 16 + column % 8 if PACKED else column)
+        gate = tl.load(source, mask=in_row, other=0.0).to(tl.float32)
+        other = tl.load(source + (8 if PACKED else K), mask=in_row, other=0.0).to(tl.float32)
+        made = activated(gate, ACTIVATION) * other
+        values = made.to(x.dtype.element_ty).to(tl.float32)
+    else:
+        values = tl.load(x + row * K + column, mask=in_row, other=0.0).to(tl.float32)
     if NORM == 1:
         values = tl.where(in_row, values - tl.sum(values, axis=0) / K, 0.0)
     if NORM > 0:
@@ -83,10 +98,19 @@ def halve_rows(
     tl.store(row_scales + row, scale)
 
 
+class RoundedRows(NamedTuple):
+    """Rows of e4m3 [rows, K], and what each is to be multiplied by, float32 [rows]."""
+
+    numbers: torch.Tensor
+    scales: torch.Tensor
+
+
 def halves_of(
-    x: torch.Tensor, linear: FoldedLinear, tile_rows: int
+    x: torch.Tensor | RoundedRows, linear: FoldedLinear, tile_rows: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows of x [rows, K] as a map of e4m3 takes them, with its norm, which it may have.
+
+    Those that are rounded already are taken as they are.
 
     Returns
     -------
@@ -96,39 +120,63 @@ def halves_of(
     row_scales
         float32 [rows].
     """
-    norm = linear.norm, linear.gain, linear.epsilon
-    return _halved(x, linear.halves, tile_rows, *norm)
-
-
-def rounded_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of x [rows, K] as e4m3, one each, and their scales, float32 [rows]."""
-    return _halved(x, 1, 1, NO_NORM, None, 0.0)
-
-
-def _halved(
-    x: torch.Tensor,
-    num_halves: int,
-    tile_rows: int,
-    norm: int,
-    gain: torch.Tensor | None,
-    epsilon: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    if isinstance(x, RoundedRows):
+        return x
     rows, in_features = x.shape
     whole = -(-rows // tile_rows) * tile_rows
-    halves = torch.empty(num_halves * whole, in_features, dtype=FP8, device=x.device)
-    row_scales = torch.empty(rows, dtype=torch.float32, device=x.device)
-    halve_rows[(rows,)](
+    made = _empty(x, linear.halves * whole, in_features)
+    norm = linear.norm, linear.gain, linear.epsilon
+    _launch(x, made, *norm, num_halves=linear.halves, tile_rows=tile_rows)
+    return made
+
+
+def rounded_rows(x: torch.Tensor) -> RoundedRows:
+    """The rows of x [rows, K] as e4m3, one each."""
+    made = _empty(x, *x.shape)
+    _launch(x, made)
+    return made
+
+
+def rounded_gate(mapped: torch.Tensor, activation: int, *, is_packed: bool) -> RoundedRows:
+    """`rounded_rows` of what `kernels.linear.gate.gate` makes of `mapped` [rows, 2 F]."""
+    made = _empty(mapped, len(mapped), mapped.shape[1] // 2)
+    _launch(mapped, made, is_gated=True, is_packed=is_packed, activation=activation)
+    return made
+
+
+def _empty(x: torch.Tensor, height: int, width: int) -> RoundedRows:
+    """Room for the rows of x, and for those that fill a tile."""
+    numbers = torch.empty(height, width, dtype=FP8, device=x.device)
+    return RoundedRows(numbers, torch.empty(len(x), dtype=torch.float32, device=x.device))
+
+
+def _launch(
+    x: torch.Tensor,
+    made: RoundedRows,
+    norm: int = NO_NORM,
+    gain: torch.Tensor | None = None,
+    epsilon: float = 0.0,
+    *,
+    num_halves: int = 1,
+    tile_rows: int = 1,
+    is_gated: bool = False,
+    is_packed: bool = False,
+    activation: int = NO_ACTIVATION,
+) -> None:
+    features = made.numbers.shape[1]
+    halve_rows[(len(x),)](
         x,
         gain,
-        halves,
-        row_scales,
+        *made,
         epsilon,
-        K=in_features,
-        K_PAD=padded(in_features),
+        K=features,
+        K_PAD=padded(features),
         NORM=norm,
         TILE=tile_rows,
         HALVES=num_halves,
+        GATED=is_gated,
+        PACKED=is_packed,
+        ACTIVATION=activation,
         num_warps=8,
         **launch_options(launches_early(x)),
     )
-    return halves, row_scales

@@ -20,7 +20,7 @@ from kernels.dependent_launch import (
 from kernels.linear.epilogue import Epilogue, activate
 from kernels.linear.folded import LAYER_NORM, FoldedLinear
 from kernels.linear.gate_kernel import launch_gate, row_and_factor
-from kernels.linear.halves import halves_of
+from kernels.linear.halves import RoundedRows, halves_of, rounded_gate
 from kernels.linear.row_statistics import store_tile_statistics
 from kernels.tiles.launch import padded
 
@@ -54,7 +54,7 @@ def statistics_rows(
 
 
 def launch_library(
-    x: torch.Tensor,
+    x: torch.Tensor | RoundedRows,
     linear: FoldedLinear,
     y: torch.Tensor,
     epilogue: Epilogue,
@@ -66,11 +66,14 @@ def launch_library(
     `y_stats` of None there are none. A weight of e4m3 takes rows of one half each
     (`kernels.linear.halves`), and needs `kernels.linear.fp8.multiplies_rounded`.
     """
-    is_gated = epilogue.is_gated
-    if linear.scales is None:
-        made, unnormed = _product(x, linear, y, epilogue)
+    is_gated, unnormed = epilogue.is_gated, None
+    if linear.scales is not None:
+        made = _of_rounded(x, linear, linear.scales)
+        if not is_gated:
+            y.add_(made) if epilogue.is_added else y.copy_(made)
     else:
-        made, unnormed = _of_rounded(x, linear, linear.scales, y, epilogue), None
+        assert isinstance(x, torch.Tensor)
+        made, unnormed = _product(x, linear, y, epilogue)
     if is_gated:
         launch_gate(
             made, y, epilogue.activation, is_packed=True, x=unnormed, epsilon=linear.epsilon
@@ -86,24 +89,23 @@ def launch_library(
             TILES=tiles,
             TILES_PAD=padded(tiles, 1),
             num_warps=4,
-            **launch_options(launches_early(x)),
+            **launch_options(launches_early(y)),
         )
 
 
+def gated_by_library(x: torch.Tensor, linear: FoldedLinear, epilogue: Epilogue) -> RoundedRows:
+    """As `launch_library` with a gate, of eight bits: in rows as the next such map takes them."""
+    assert linear.scales is not None
+    made = _of_rounded(x, linear, linear.scales)
+    return rounded_gate(made, epilogue.activation, is_packed=True)
+
+
 def _of_rounded(
-    x: torch.Tensor,
-    linear: FoldedLinear,
-    scales: torch.Tensor,
-    y: torch.Tensor,
-    epilogue: Epilogue,
+    x: torch.Tensor | RoundedRows, linear: FoldedLinear, scales: torch.Tensor
 ) -> torch.Tensor:
-    """The product with rows of eight bits, in y or, before a gate, in memory of its own."""
+    """The product with rows of eight bits, and the bias, in memory of its own."""
     made = rounded_product(*halves_of(x, linear, 1), linear.weight, scales)
-    if linear.has_bias:
-        made.add_(linear.bias)
-    if epilogue.is_gated:
-        return made
-    return y.add_(made) if epilogue.is_added else y.copy_(made)
+    return made.add_(linear.bias) if linear.has_bias else made
 
 
 def rounded_product(

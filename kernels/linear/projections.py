@@ -27,6 +27,7 @@ from kernels.errors import KernelArgumentError
 from kernels.linear.epilogue import PLAIN, RESIDUAL, Epilogue
 from kernels.linear.epilogue_kernel import activated, gated
 from kernels.linear.folded import FoldedLinear, SplitWorkspace
+from kernels.linear.halves import RoundedRows
 from kernels.linear.library import launch_library
 from kernels.linear.row_statistics import (
     combine_tile_statistics,
@@ -205,7 +206,7 @@ def runs_stream(x: torch.Tensor) -> bool:
 
 
 def fused_linear(
-    x: torch.Tensor,
+    x: torch.Tensor | RoundedRows,
     linear: FoldedLinear,
     y: torch.Tensor,
     tile: LinearTile,
@@ -220,7 +221,8 @@ def fused_linear(
     Parameters
     ----------
     x
-        [rows, K], contiguous.
+        [rows, K], contiguous. Rounded rows are for maps of eight bits without a norm, by the Hopper
+        kernel or the library.
     linear
         Normalises x first if it has a norm. Weights of eight bits with several scales a row are for
         the plain kernel alone, and for the library rows are rounded, too (`LinearTile.in_fp8`).
@@ -245,7 +247,8 @@ def fused_linear(
     KernelArgumentError
         If the tile that serves does not divide N and K, if K is split and the workspace too small,
         if `y_stats` are of other tiles, or missing with `RESIDUAL`, if a residual is to follow
-        an activation or a gate, or if weights of eight bits are cut otherwise than `in_fp8` has it.
+        an activation or a gate, if weights of eight bits are cut otherwise than `in_fp8` has it, or
+        if rounded rows are given to another map or kernel.
     """
     if epilogue.is_added and epilogue != RESIDUAL:
         raise KernelArgumentError(
@@ -253,8 +256,12 @@ def fused_linear(
         )
     if linear.scales is not None:
         _check_fp8(linear, tile)
+    given = x
+    if isinstance(x, RoundedRows):
+        _check_rounded(x, linear, tile)
+        x = x.numbers
     if tile.library:
-        launch_library(x, linear, y, epilogue, y_stats)
+        launch_library(given, linear, y, epilogue, y_stats)
         return
     if tile.block_m == 1:
         launch_rows(x, linear, y, tile, epilogue)
@@ -268,7 +275,7 @@ def fused_linear(
         from kernels.linear.hopper.projections import launch_linear_stream
 
         launch_linear_stream(
-            x,
+            given,
             linear,
             y,
             tile,
@@ -340,6 +347,16 @@ def _check_fp8(linear: FoldedLinear, tile: LinearTile) -> None:
         raise KernelArgumentError(
             f"tile must take at most the {columns} columns at a time that share a scale, but takes "
             f"{tile.block_k}"
+        )
+
+
+def _check_rounded(x: RoundedRows, linear: FoldedLinear, tile: LinearTile) -> None:
+    """Refuse rounded rows where the kernel that serves would read them as something else."""
+    takes_them = linear.scales is not None and linear.halves == 1 and not linear.norm
+    if not (takes_them and (tile.library or (tile.tma and runs_stream(x.numbers)))):
+        raise KernelArgumentError(
+            "x must not be rounded but for a map of eight bits that rounds rows, has no norm, and "
+            "is the library's or the Hopper kernel's"
         )
 
 

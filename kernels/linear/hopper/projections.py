@@ -34,7 +34,7 @@ from kernels.hopper.cluster import inbox_bytes, launch_clusters, open_inbox, sum
 from kernels.hopper.names import copy_tile, program_barrier
 from kernels.linear.epilogue import Epilogue
 from kernels.linear.folded import NO_NORM, FoldedLinear
-from kernels.linear.halves import REST, halves_of
+from kernels.linear.halves import REST, RoundedRows, halves_of
 from kernels.tiles.launch import padded
 from kernels.tiles.tile import LinearTile
 
@@ -353,7 +353,7 @@ def operand_descriptor(matrix: torch.Tensor, block_rows: int, block_k: int) -> T
 
 
 def launch_linear_stream(
-    x: torch.Tensor,
+    x: torch.Tensor | RoundedRows,
     linear: FoldedLinear,
     y: torch.Tensor,
     tile: LinearTile,
@@ -368,15 +368,15 @@ def launch_linear_stream(
     beside what a cluster sends. A norm needs `x_stats`, but not before a weight of e4m3, which has
     a scale for each row.
     """
-    rows, in_features = x.shape
+    rows, in_features = len(y), linear.in_features
     out_features, bias, norm = linear.out_features, linear.bias, linear.norm
-    read, halves, row_scales = x, 1, None
+    halves, row_scales = 1, None
     if linear.scales is not None:
-        (read, row_scales), halves, norm = (
-            halves_of(x, linear, tile.block_m),
-            linear.halves,
-            NO_NORM,
-        )
+        read, row_scales = halves_of(x, linear, tile.block_m)
+        halves, norm = linear.halves, NO_NORM
+    else:
+        assert isinstance(x, torch.Tensor)
+        read = x
     x_tiles = 0 if not norm or x_stats is None else x_stats.shape[2]
     launch_clusters(
         linear_stream,

@@ -30,7 +30,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "pick_tokens": ("rows", ("TILES",)),
     "rms_norm_rows": ("rows", ("E",)),
     "dequantized_rows": ("rows", ("N", "K")),
-    "halve_rows": ("rows", ("K", "TILE")),
+    "halve_rows": ("rows", ("K", "TILE", "GATED")),
     "gated_rows": ("rows", ("N", "PACKED")),
     "turn_rows": ("rows", ("H", "D")),
     "statistics_rows": ("rows", ("N", "TILES")),
@@ -56,6 +56,7 @@ _UNSAID = {"SPLIT_K": 1, "SPARE": 0, "CLUSTER": 1, "ROWS": 1}
 _FLAGS = {
     "COMMON": ("", "common"),
     "EVEN": ("ragged", "even"),
+    "GATED": ("", "gated"),
     "SERIAL": ("parallel", "serial"),
     "APPEND": ("cached", "append"),
     "LATE": ("", "late"),

@@ -28,7 +28,8 @@ from kernels.linear.folded import (
     packed_halves,
 )
 from kernels.linear.fp8 import FP8, GROUP, dequantized, quantize
-from kernels.linear.halves import halves_of, rounded_rows
+from kernels.linear.gate import gate
+from kernels.linear.halves import RoundedRows, halves_of, rounded_gate, rounded_rows
 from kernels.linear.projections import fused_linear
 from kernels.linear.reference import reference_linear, reference_statistics
 from kernels.tiles.tile import LinearTile
@@ -64,8 +65,15 @@ def _weight(out_features: int, in_features: int, in_blocks: bool) -> tuple[Any, 
 
 
 def _run(
-    x: torch.Tensor, linear: FoldedLinear, tile: LinearTile, start: Any = None, **how: Any
+    x: torch.Tensor | RoundedRows,
+    linear: FoldedLinear,
+    tile: LinearTile,
+    start: Any = None,
+    **how: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    given = x
+    if isinstance(x, RoundedRows):
+        x = torch.empty_like(x.numbers, dtype=torch.bfloat16)
     rows, out_features = len(x), linear.out_features
     made = out_features // 2 if how.get("epilogue", PLAIN).is_gated else out_features
     y = poisoned_rows(torch.full((rows, made), NAN, dtype=x.dtype, device=x.device))
@@ -74,7 +82,7 @@ def _run(
     stats = torch.full((rows, 2, out_features // tile.block_n), NAN, device=x.device)
     workspace = SplitWorkspace.for_tiles(rows, [(out_features, tile)], x.device)
     workspace.partials.fill_(NAN)
-    fused_linear(x, linear, y, tile, workspace, y_stats=stats, **how)
+    fused_linear(given, linear, y, tile, workspace, y_stats=stats, **how)
     assert not workspace.arrivals.any()
     assert y._base is not None
     assert y._base[rows + 1 :].isnan().all()
@@ -196,6 +204,19 @@ def test_one_half_is_the_nearest_number_of_eight_bits(
     assert torch.equal(rows.cpu().float(), nearest.float())
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("dtype", half_dtypes(), ids=str)
+def test_a_gate_is_rounded_as_its_rows_would_be(
+    triton_device: torch.device, dtype: torch.dtype, is_packed: bool
+) -> None:
+    mapped = 4 * random_tensor(5, 2 * 3072, seed=1) * torch.logspace(-2, 1, 5)[:, None]
+    mapped = poisoned_rows(mapped.to(triton_device, dtype))
+    rows, scales = rounded_gate(mapped, SILU, is_packed=is_packed)
+    expected, of_each = rounded_rows(gate(mapped, SILU, is_packed=is_packed))
+    assert torch.equal(scales, of_each)
+    assert torch.equal(rows.float(), expected.float())
+
+
 @pytest.mark.parametrize("kind", ["plain", "residual", "layer", "rms", "rms-gated"])
 @pytest.mark.parametrize(
     ("rows", "tile"),
@@ -222,7 +243,12 @@ def test_rounded_rows_are_multiplied_as_they_are(
     start = random_tensor(rows, OUT_FEATURES, seed=6).to(hopper, dtype)
     linear = replace(fold_fp8(values, scales, bias, gain_of, shift, EPSILON), halves=1)
     y, y_stats = _run(x, linear, tile, start if epilogue.is_added else None, epilogue=epilogue)
-    halves, row_scales = halves_of(x, linear, 1)
+    rounded = halves, row_scales = halves_of(x, linear, 1)
+    if not linear.norm:
+        again, _ = _run(
+            rounded, linear, tile, start if epilogue.is_added else None, epilogue=epilogue
+        )
+        assert same_bits(again, y)
     assert linear.scales is not None
     of_rows = halves.double() * row_scales.double()[:, None]
     reference = of_rows @ (linear.weight.double() * linear.scales.double().t()).t()
@@ -238,6 +264,22 @@ def test_rounded_rows_are_multiplied_as_they_are(
     if epilogue.is_added:
         expected = reference_statistics(y, OUT_FEATURES // tile.block_n).float()
         torch.testing.assert_close(y_stats, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["halves", "norm", "plain kernel"])
+def test_rounded_rows_are_refused_where_they_would_be_read_as_others(
+    triton_device: torch.device, kind: str
+) -> None:
+    values, scales = (one.to(triton_device) for one in _weight(OUT_FEATURES, 256, False))
+    gain = torch.ones(256, dtype=torch.float16, device=triton_device) if kind == "norm" else None
+    linear = fold_fp8(values, scales, None, gain, None, EPSILON)
+    linear = linear if kind == "halves" else replace(linear, halves=1)
+    tile = (
+        LinearTile(16, 64, 128) if kind == "plain kernel" else LinearTile(64, 64, 64, library=True)
+    )
+    x = random_tensor(20, 256, seed=1).to(triton_device, torch.float16)
+    with pytest.raises(KernelArgumentError, match="eight bits"):
+        _run(rounded_rows(x), linear, tile)
 
 
 def test_a_row_does_not_depend_on_those_beside_it(triton_device: torch.device) -> None:
