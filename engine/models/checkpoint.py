@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Container, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -18,10 +18,24 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from engine.errors import ConfigError, ModelError
+from engine.errors import ModelError
 from engine.memory import allocating
 from engine.models.family import Family
-from engine.models.files import read_json_object, refuse_lfs_pointer
+from engine.models.files import (
+    FLOAT_TYPES,
+    StoredTensor,
+    naming,
+    open_safetensors,
+    read_json_object,
+)
+from engine.models.scales import (
+    copied_scales,
+    keep_scales,
+    read_cache_scales,
+    read_scales,
+    require_whole_blocks,
+    scales_beside,
+)
 from engine.models.share import WHOLE, Copied, Share
 from engine.models.spec import DecoderSpec
 from engine.models.weights import (
@@ -29,13 +43,11 @@ from engine.models.weights import (
     HEAD_NAME,
     TOKEN_EMBEDDING,
     StoredPart,
-    cache_scales_of,
     is_linear,
     kept_weights,
     parameter_shapes,
-    scales_of,
 )
-from kernels.linear.fp8 import FP8, GROUP, dequantized
+from kernels.linear.fp8 import FP8, dequantized
 
 _SINGLE_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
@@ -47,24 +59,8 @@ _WRAPPERS = {
     "_fsdp_wrapped_module.": "FullyShardedDataParallel",
 }
 
-_FLOAT_TYPES = ("F16", "BF16", "F32", "F64")
-_FP8_TYPE = "F8_E4M3"
-
 Form: TypeAlias = Literal["float", "stored", "fp8"]
 """How `load_weights` leaves the linear maps of blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """Where a tensor lies, and what the header of its file says of it."""
-
-    path: Path
-    name: str
-    shape: tuple[int, ...]
-    type_name: str
-
-    def __str__(self) -> str:
-        return f"The tensor {self.name} in {self.path}"
 
 
 def read_headers(directory: Path, family: Family) -> dict[str, StoredTensor]:
@@ -164,7 +160,7 @@ def load_weights(
         scales = _read_scales(chosen, config, share)
         weights: dict[str, Tensor] = {}
         for path in sorted({one.tensor.path for one in chosen}):
-            with _open(path) as file:
+            with open_safetensors(path) as file:
                 for one in chosen:
                     if one.tensor.path == path:
                         name = one.parameter
@@ -175,14 +171,14 @@ def load_weights(
                             weights[name] = torch.zeros(shape, device=device, dtype=kind)
                         cut = share.cut(config, name, whole[name])
                         for copied in share.copied(cut, one.part):
-                            of_copied = _taken(scales.get(one.part.name), copied)
+                            of_copied = copied_scales(scales.get(one.part.name), copied)
                             _read(file, one, copied, weights[name], of_copied)
                             if name in in_fp8 and of_copied is not None:
-                                _keep_scales(weights, name, copied, of_copied)
+                                keep_scales(weights, name, copied, of_copied)
                         unread[name] -= 1
                         if name in eight and not unread[name]:
                             weights |= kept_weights([(name, weights[name])], True)
-        weights |= _cache_scales(stored, family, config, share, device)
+        weights |= read_cache_scales(stored, family, config, share, device)
     if HEAD not in shapes and HEAD in weights:
         head = weights.pop(HEAD)
         if not torch.equal(head, share.take(config, HEAD, weights[TOKEN_EMBEDDING])):
@@ -247,7 +243,7 @@ def _choose(
             f"the {family.title} that config.json describes needs."
         )
     return [
-        _Choice(parameter, part, found[part.name], _scales_beside(found, config, parameter, part))
+        _Choice(parameter, part, found[part.name], scales_beside(found, config, parameter, part))
         for parameter, one in parts.items()
         for part in one
     ]
@@ -267,36 +263,6 @@ def _refuse_foreign_tensors(
             )
 
 
-def _scales_beside(
-    found: Mapping[str, StoredTensor], config: DecoderSpec, parameter: str, part: StoredPart
-) -> StoredTensor | None:
-    """The scales of a stored part that is e4m3; None of any other."""
-    quantization, tensor = config.quantization, found[part.name]
-    if quantization is None or not is_linear(parameter) or tensor.type_name != _FP8_TYPE:
-        return None
-    root = part.name.removesuffix("weight")
-    names = [root + name for name in quantization.scale_names if root + name in found]
-    if not names:
-        raise ModelError(
-            f"{tensor} has the type {tensor.type_name}, but no scales are beside it: "
-            f"{root}{quantization.scale_names[0]} must be there."
-        )
-    scales = found[names[0]]
-    possible = quantization.scale_shapes(*part.shape)
-    if scales.shape not in possible or scales.type_name not in _FLOAT_TYPES:
-        raise ModelError(
-            f"{scales} is {list(scales.shape)} of the type {scales.type_name}; scales of a weight "
-            f"{list(part.shape)} must be {' or '.join(str(list(one)) for one in possible)} of "
-            f"{', '.join(_FLOAT_TYPES)}."
-        )
-    if quantization.in_blocks and part.shape[1] % GROUP:
-        raise ModelError(
-            f"{tensor} has {part.shape[1]} columns; a weight that is scaled in blocks must have a "
-            f"multiple of {GROUP}."
-        )
-    return scales
-
-
 def _kept_in_fp8(chosen: Sequence[_Choice]) -> set[str]:
     """The parameters of which all parts are stored as e4m3."""
     in_floats = {one.parameter for one in chosen if one.scales is None}
@@ -304,88 +270,15 @@ def _kept_in_fp8(chosen: Sequence[_Choice]) -> set[str]:
 
 
 def _read_scales(chosen: Sequence[_Choice], config: DecoderSpec, share: Share) -> dict[str, Tensor]:
-    """Scales of stored parts by their names, float32 [G, rows] as `kernels.linear.fp8` has them."""
+    """Scales [G, rows] of stored parts, by the names of these."""
+    in_blocks = config.quantization is not None and config.quantization.in_blocks
     scales = {}
     for one in chosen:
-        if one.scales is None:
-            continue
-        with _open(one.scales.path) as file, _naming(one.scales.path):
-            stored = file.get_tensor(one.scales.name).float()
-        if not stored.isfinite().all():
-            raise ModelError(f"{one.scales} holds values that are not finite.")
-        rows = one.part.shape[0]
-        if config.quantization is not None and config.quantization.in_blocks:
-            _require_whole_blocks(one, share)
-            scales[one.part.name] = stored.repeat_interleave(GROUP, 0)[:rows].t()
-        else:
-            scales[one.part.name] = stored.reshape(1, -1).expand(1, rows)
+        if one.scales is not None:
+            scales[one.part.name] = read_scales(one.scales, one.part, in_blocks)
+            if in_blocks:
+                require_whole_blocks(one.tensor, one.parameter, one.part, share)
     return scales
-
-
-def _require_whole_blocks(one: _Choice, share: Share) -> None:
-    columns = one.part.shape[1]
-    if share.cuts_columns(one.parameter) and columns // share.ranks % GROUP:
-        raise ConfigError(
-            f"tensor_parallel_size is {share.ranks}, but {one.tensor} has {columns} columns with a "
-            f"scale for every {GROUP}: so many ranks would have parts of one scale's columns; use "
-            "fewer ranks."
-        )
-
-
-def _cache_scales(
-    stored: Mapping[str, StoredTensor],
-    family: Family,
-    config: DecoderSpec,
-    share: Share,
-    device: torch.device,
-) -> dict[str, Tensor]:
-    """The scales [2, H_kv] of keys and values of each layer for which both are stored."""
-    weights: dict[str, Tensor] = {}
-    if config.quantization is None:
-        return weights
-    first = share.rank * config.num_kv_heads // share.ranks
-    own = slice(first, first + share.spec(config).num_kv_heads)
-    for layer in range(config.num_layers):
-        found = [
-            _cache_scale(next((stored[one] for one in names if one in stored), None), config)
-            for names in family.names.cache_scale_names(layer)
-        ]
-        both = [scale[own] for scale in found if scale is not None]
-        if len(both) == 2:
-            weights[cache_scales_of(layer)] = torch.stack(both).to(device)
-    return weights
-
-
-def _cache_scale(tensor: StoredTensor | None, config: DecoderSpec) -> Tensor | None:
-    """A stored scale as one of each head [H_kv]; None where there is none, or none that can be."""
-    if tensor is None:
-        return None
-    with _open(tensor.path) as file, _naming(tensor.path):
-        scale: Tensor = file.get_tensor(tensor.name).float().reshape(-1)
-    is_possible = len(scale) in (1, config.num_kv_heads) and scale.isfinite().all()
-    return scale.expand(config.num_kv_heads) if is_possible and (scale > 0).all() else None
-
-
-def _taken(scales: Tensor | None, copied: Copied) -> Tensor | None:
-    """Of the scales [G, rows] of a stored part, those of what is copied."""
-    if scales is None:
-        return None
-    rows, *columns = copied.source
-    if columns and len(scales) > 1:
-        (of_columns,) = columns
-        scales = scales[of_columns.start // GROUP : of_columns.stop // GROUP]
-    return scales[:, rows]
-
-
-def _keep_scales(
-    weights: dict[str, Tensor], parameter: str, copied: Copied, scales: Tensor
-) -> None:
-    """Copy the scales of what was copied into those of the parameter."""
-    name, weight = scales_of(parameter), weights[parameter]
-    if name not in weights:
-        shape = len(scales), len(weight)
-        weights[name] = torch.zeros(shape, dtype=torch.float32, device=weight.device)
-    weights[name][:, copied.target[0]] = scales.to(weight.device)
 
 
 def _check_header(
@@ -395,7 +288,7 @@ def _check_header(
         raise ModelError(
             f"{tensor} has the shape {list(tensor.shape)}; config.json asks for {list(shape)}."
         )
-    if tensor.type_name not in _FLOAT_TYPES and scales is None:
+    if tensor.type_name not in FLOAT_TYPES and scales is None:
         raise ModelError(
             f"{tensor} has the type {tensor.type_name}; weights must be unquantized "
             "(F16, BF16, F32 or F64), or F8_E4M3 where config.json says how."
@@ -410,7 +303,7 @@ def _read(
     The `scales` are those of what is copied, where it is stored as e4m3.
     """
     part, tensor, source = chosen.part, chosen.tensor, copied.source
-    with _naming(tensor.path):
+    with naming(tensor.path):
         if len(source) == 1 and source[0] == slice(0, part.shape[0]):
             loaded = file.get_tensor(tensor.name)
         else:
@@ -479,35 +372,9 @@ def _read_index(index: Path) -> dict[str, StoredTensor]:
 
 
 def _tensors_of(path: Path) -> list[StoredTensor]:
-    with _open(path) as file, _naming(path):
+    with open_safetensors(path) as file, naming(path):
         tensors = []
         for name in file.keys():  # noqa: SIM118  (a safetensors file is no dict)
             header = file.get_slice(name)
             tensors.append(StoredTensor(path, name, tuple(header.get_shape()), header.get_dtype()))
         return tensors
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[Any]:
-    from safetensors import safe_open
-
-    with _naming(path):
-        opened = safe_open(str(path), framework="pt", device="cpu")
-    with opened as file:
-        yield file
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Turn what safetensors raises into a sentence that names the file."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except SafetensorError as error:
-        refuse_lfs_pointer(path)
-        raise ModelError(
-            f"{path} is damaged or is no safetensors file ({error}); fetch or save it again."
-        ) from error
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error

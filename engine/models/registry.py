@@ -10,14 +10,10 @@ from pathlib import Path
 import torch
 
 from engine.errors import ModelError
-from engine.models.checkpoint import (
-    StoredTensor,
-    allocating_weights,
-    load_weights,
-    read_headers,
-)
+from engine.models.checkpoint import allocating_weights, load_weights, read_headers
 from engine.models.decoder import Decoder
 from engine.models.families import FAMILIES, read_config
+from engine.models.files import StoredTensor
 from engine.models.gemma import gemma3
 from engine.models.gpt2 import gpt2
 from engine.models.hub import EVERYTHING, TOKENIZER_ONLY, fetch_from_hub
