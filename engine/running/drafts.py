@@ -25,13 +25,12 @@ _BITS = 21
 _WINDOW = 4
 """Steps without drafts whose time is measured together."""
 _WEIGHT = 0.25
-"""Of the newest of the times, and of the gains, that are averaged."""
-_LEAST_GAIN = 1.05
-"""Of tokens a second, below which drafts pause."""
-_SHORT_PAUSE, _LONG_PAUSE = 4, 512
-"""Steps without drafts where they did not pay."""
-_MOST_LOOKED = 0.005
-"""Of the time of steps, for looking for drafts in vain."""
+"""Of the newest of the times that are averaged."""
+_MOST_LOST = 0.005
+"""Of the time of steps without drafts, which looking for drafts and wrong ones may cost."""
+_AT_FIRST, _MOST_SAVED, _MOST_OWED = 4, 16, 2
+"""Steps whose time may be lost before any was saved; of what was saved; and of what is to be made
+up for, so that one look at a very long text does not end all drafts."""
 
 
 class Lookup:
@@ -71,29 +70,32 @@ class Lookup:
 
 
 class Worth:
-    """Whether drafts save time, by what launches with and without them took of late."""
+    """Whether to look for drafts, by what launches with and without them took of late.
+
+    What drafts save may be lost again, and a small share of the time of steps without them. So a
+    text that repeats nothing costs next to nothing, and so does one that goes on otherwise.
+    """
 
     def __init__(self) -> None:
-        self._step_s, self._gain = 0.0, 1.0
+        self._step_s, self._left_s = 0.0, 0.0
         # Of the steps whose time is being measured.
         self._began_s, self._num_seen = 0.0, -1
-        self._pause, self._num_left = _SHORT_PAUSE, 0
 
-    def take_turn(self) -> bool:
-        """Whether to look for drafts before the next step, which a pause counts."""
-        if self._num_left:
-            self._num_left -= 1
-            return False
-        return self._step_s > 0
+    def allows(self) -> bool:
+        """Whether to look for drafts before the next step."""
+        return self._step_s > 0 and self._left_s >= 0
 
     def saw_step(self, now_s: float) -> None:
         """The tokens of a step without drafts have come."""
+        self._save(_MOST_LOST * self._step_s)
         self._num_seen += 1
         if self._num_seen == 0:
             self._began_s = now_s
         elif self._num_seen == _WINDOW:
             mean = (now_s - self._began_s) / _WINDOW
-            self._step_s += (_WEIGHT if self._step_s else 1.0) * (mean - self._step_s)
+            if not self._step_s:
+                self._step_s, self._left_s = mean, _AT_FIRST * mean
+            self._step_s += _WEIGHT * (mean - self._step_s)
             self._began_s, self._num_seen = now_s, 0
 
     def interrupt(self) -> None:
@@ -101,18 +103,16 @@ class Worth:
         self._num_seen = -1
 
     def saw_none(self, seconds: float) -> None:
-        """There was nothing to draft, which took so long to see: look less often for it."""
-        self._num_left = min(int(seconds / (_MOST_LOOKED * self._step_s)), _LONG_PAUSE)
+        """There was nothing to draft, which took so long to see."""
+        self._save(-seconds)
 
     def saw_drafts(self, seconds: float, tokens_a_row: float) -> None:
         """A launch with drafts took so long, and brought so many tokens."""
-        gain = tokens_a_row * self._step_s / seconds
-        self._gain += _WEIGHT * (gain - self._gain)
-        if max(gain, self._gain) >= _LEAST_GAIN:
-            self._pause = _SHORT_PAUSE
-            return
-        self._num_left, self._gain = self._pause, 1.0
-        self._pause = min(2 * self._pause, _LONG_PAUSE)
+        self._save(tokens_a_row * self._step_s - seconds)
+
+    def _save(self, seconds: float) -> None:
+        left, step = self._left_s + seconds, self._step_s
+        self._left_s = max(min(left, _MOST_SAVED * step), -_MOST_OWED * step)
 
 
 class Drafts:

@@ -144,7 +144,7 @@ class StepLoop:
             if self._in_flight and not self.scheduler.has_prompts:
                 self._receive(self._in_flight.popleft())
                 return
-        if self._drafts is not None and self._drafts.worth.take_turn() and self._launch_drafts():
+        if self._drafts is not None and self._drafts.worth.allows() and self._launch_drafts():
             return
         launched = self._launch()
         allowed = self._steps_in_flight if launched else 0
@@ -287,9 +287,7 @@ class StepLoop:
         rooms = np.minimum(scheduler.room_for_drafts(fed.rows), MOST_DRAFTED)
         found = share(drafts.of(fed.rows, held, rooms.tolist()), self._room_for_drafts(fed))
         if not any(found):
-            # Where a last block is full, the next step makes room.
-            if rooms.any():
-                drafts.worth.saw_none(time.perf_counter() - began)
+            drafts.worth.saw_none(time.perf_counter() - began)
             return self._launch_decode(step)
         fed = fed._replace(drafts=found)
         if self._launch_prefill(PrefillPlan([], [], step.copies, fed), step):

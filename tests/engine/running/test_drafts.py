@@ -31,7 +31,7 @@ class Oracle:
         self.answers: dict[tuple[int, ...], list[int]] = {}
         self.brought: list[float] = []
         self._random = random.Random(7)
-        monkeypatch.setattr(Worth, "take_turn", lambda _: self._random.random() < 0.5)
+        monkeypatch.setattr(Worth, "allows", lambda _: self._random.random() < 0.5)
         monkeypatch.setattr(
             Worth, "saw_drafts", lambda _, seconds, count: self.brought.append(count)
         )
@@ -206,38 +206,57 @@ def _steps(worth: Worth, seconds: float, count: int = 5) -> None:
 
 def test_nothing_is_drafted_before_a_step_was_measured() -> None:
     worth = Worth()
-    assert not worth.take_turn()
+    assert not worth.allows()
     _steps(worth, 1.0)
-    assert worth.take_turn()
+    assert worth.allows()
 
 
-def test_looking_in_vain_takes_little_of_the_time() -> None:
-    worth = Worth()
+@pytest.mark.parametrize("seconds", [0.001, 0.02, 0.5])
+def test_looking_in_vain_takes_little_of_the_time(seconds: float) -> None:
+    worth, looked, steps = Worth(), 0.0, 0
     _steps(worth, 1.0)
-    worth.saw_none(0.1)
-    pause = 0
-    while not worth.take_turn():
-        pause += 1
-    assert pause == 20
-    worth.saw_none(0.001)
-    assert worth.take_turn()
+    for _ in range(2000):
+        if worth.allows():
+            worth.saw_none(seconds)
+            looked += seconds
+        steps += 5
+        _steps(worth, 1.0)
+    assert looked <= 4 + seconds + 0.005 * steps
+    # What takes less is done each time.
+    assert looked == pytest.approx(2.0) if seconds < 0.005 else looked > 0.004 * steps
 
 
-def test_drafts_that_do_not_pay_pause_for_longer_and_longer() -> None:
-    worth, pauses = Worth(), []
+def test_drafts_that_do_not_pay_cost_little() -> None:
+    worth, lost, steps = Worth(), 0.0, 0
     _steps(worth, 1.0)
+    for _ in range(2000):
+        if worth.allows():
+            worth.saw_drafts(2.0, 1.5)
+            lost += 0.5
+        steps += 5
+        _steps(worth, 1.0)
+    assert 0.004 * steps < lost <= 4.5 + 0.005 * steps
+    # As soon as they pay they are made each time, and may fail in between.
+    while not worth.allows():
+        _steps(worth, 1.0)
     for _ in range(10):
-        worth.saw_drafts(2.0, 1.5)
-        pauses.append(0)
-        while not worth.take_turn():
-            pauses[-1] += 1
-    assert pauses[0] < pauses[3] < pauses[6]
-    assert pauses[-1] == pauses[-2] == 512
-    # A single launch that pays is not enough to forget that; a few are.
-    for _ in range(3):
         worth.saw_drafts(2.0, 6.0)
-    worth.saw_drafts(2.0, 1.0)
-    assert worth.take_turn()
+        assert worth.allows()
+        worth.saw_drafts(2.0, 1.0)
+        assert worth.allows()
+    # One look at a long text is not held against them for ever.
+    worth.saw_none(1000.0)
+    steps = 0
+    while not worth.allows():
+        steps += 5
+        _steps(worth, 1.0)
+    assert 300 < steps < 500
+    # Nor is what was saved long ago counted for ever.
+    for _ in range(10):
+        worth.saw_drafts(2.0, 6.0)
+    for _ in range(17):
+        worth.saw_drafts(2.0, 1.0)
+    assert not worth.allows()
 
 
 def test_drafts_that_pay_are_made_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
