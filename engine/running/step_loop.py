@@ -293,7 +293,6 @@ class StepLoop:
         if self._launch_prefill(PrefillPlan([], [], step.copies, fed), step):
             brought = self._take_drafted(fed)
             drafts.worth.saw_drafts(time.perf_counter() - began, brought)
-            drafts.worth.interrupt()
         return True
 
     def _room_for_drafts(self, fed: FedRows) -> int:
