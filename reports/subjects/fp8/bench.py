@@ -3,7 +3,8 @@
 $KVTRAIL_LABEL says what is kept in eight bits: "fp8" the weights, "kv-fp8" the KV cache, "all-fp8"
 both, "bfloat16" neither. "fp8-dynamic" and "all-fp8-dynamic" round activations, too.
 
-A step is the time of a whole run, its prefill included, by its tokens.
+A step is the time of a whole run, its prefill included, by its tokens; a decoding step that from
+the last first token on, by the others.
 """
 
 import json
@@ -37,18 +38,20 @@ engine = Engine(config)
 
 
 def run(offset):
-    """Milliseconds a token, and the median ones until the first, of requests that share nothing."""
+    """Milliseconds a token, those of a decoding step, and the median ones until the first token, of
+    requests that share nothing."""
     prompts = [[1 + (offset * ROWS + row) % 900, *range(2, 1 + PROMPT)] for row in range(ROWS)]
     begun = time.perf_counter()
     completions = engine.generate(prompts, params)
-    step = 1e3 * (time.perf_counter() - begun) / NEW
+    whole = 1e3 * (time.perf_counter() - begun)
     first = sorted(1e3 * one.timeline.ttft_s for one in completions)
-    return step, first[len(first) // 2]
+    return whole / NEW, (whole - first[-1]) / (NEW - 1), first[len(first) // 2]
 
 
 run(0)
-steps, firsts = zip(*(run(1 + place) for place in range(RUNS)), strict=True)
+steps, decodes, firsts = zip(*(run(1 + place) for place in range(RUNS)), strict=True)
 has_gpu = torch.cuda.is_available()
 with open(os.environ["KVTRAIL_RESULT"], "w") as file:
     peak = torch.cuda.max_memory_allocated() / 2**30 if has_gpu else 0.0
-    json.dump({"step_ms": steps, "ttft_ms": firsts, "peak_gpu_gib": peak}, file)
+    times = {"step_ms": steps, "decode_ms": decodes, "ttft_ms": firsts}
+    json.dump({**times, "peak_gpu_gib": peak}, file)
