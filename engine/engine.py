@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,9 @@ class Engine:
         self.decode_mode = parts.decode_mode
         self.num_kv_blocks = parts.num_kv_blocks
         self._ranks = parts.ranks
+        if self._ranks is not None:
+            # Where nobody calls `close`: NCCL would wait for ever for what is captured.
+            weakref.finalize(self, self._ranks.end)
         self._loop = parts.loop
         self._intake = Intake(
             self.model_config.vocab_size,

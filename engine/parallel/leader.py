@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from typing import Any
-from weakref import WeakMethod
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +57,7 @@ class LeadingWorker(Worker):
             )
             ranks.await_built()
         self.token_slots = _AttendedSlots(self.token_slots, ranks)
-        ranks.drop_graphs = WeakMethod(self.drop_graphs)
+        ranks.drop_graphs = self.drop_graphs
 
     def copy_blocks(self, copies: list[BlockCopy]) -> None:
         """Copy blocks of the cache, in their order."""

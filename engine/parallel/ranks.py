@@ -109,11 +109,12 @@ class Ranks:
         size = len(devices)
         self._ranks: list[_Rank] = []
         self._has_lost, self._has_ended = threading.Event(), threading.Event()
+        self._owner = os.getpid()
         self._finalizer = weakref.finalize(
-            self, _end, os.getpid(), self._ranks, folder, self._has_ended
+            self, _end, self._owner, self._ranks, folder, self._has_ended
         )
-        self.drop_graphs: Callable[[], Callable[[], None] | None] = lambda: None
-        """How rank 0 drops what it has captured, as long as it is there."""
+        self.drop_graphs: Callable[[], None] = _has_none
+        """How rank 0 drops what it has captured."""
         self.share = Share(0, size)
         self.group = make_group(Meeting(folder, 0, size, tuple(devices)))
         for number in range(1, size):
@@ -158,10 +159,12 @@ class Ranks:
             rank.connection.send((what, arguments))
 
     def end(self) -> None:
-        """End them all; a second call does nothing."""
+        """End them all; a second call does nothing, nor does one in a fork, which has no ranks."""
+        if os.getpid() != self._owner:
+            return
         self.group.settle()
-        if (drop_graphs := self.drop_graphs()) is not None:
-            drop_graphs()
+        drop_graphs, self.drop_graphs = self.drop_graphs, _has_none
+        drop_graphs()
         self.group.close()
         self._finalizer()
 
@@ -221,6 +224,10 @@ class Ranks:
         failures = [(rank, one) for rank, one in said if isinstance(one, Failure)]
         failures.sort(key=lambda one: one[1].is_told)
         return _error(*failures[0]) if failures else None
+
+
+def _has_none() -> None:
+    """Nothing was captured, or it is dropped."""
 
 
 def _start(number: int, size: int) -> _Rank:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -97,6 +99,18 @@ def test_a_rank_that_is_killed_ends_the_engine_and_frees_the_gpu(prompts):
     again = _engine(2, model="random:llama-tiny")
     assert len(again.generate(prompts, GREEDY)) == len(prompts)
     again.close()
+
+
+LEAVING = """
+from engine import Engine, EngineConfig, SamplingParams
+engine = Engine(EngineConfig(model="random:llama-tiny", device="cuda", tensor_parallel_size=2))
+engine.generate([[1, 2, 3]], SamplingParams(max_new_tokens=40, ignore_eos=True))
+"""
+
+
+def test_a_program_that_does_not_close_its_engine_ends():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", LEAVING], env=environment, timeout=90, check=True)
 
 
 def test_each_gpu_holds_its_part():
