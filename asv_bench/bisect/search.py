@@ -248,8 +248,7 @@ class Search(Searched):
             if stage is Stage.GATE:
                 self._of_gate.append(pair)
         guess = self._guess() if stage is Stage.SEARCH else None
-        probe = Probe(stage, self._hash(before), self._hash(after), pair, why, guess)
-        self.on_probe(probe)
+        self.on_probe(Probe(stage, self._hash(before), self._hash(after), pair, why, guess))
 
     def _guess(self) -> Guess:
         """Where a step is most probable that was not compared yet."""

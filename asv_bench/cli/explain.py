@@ -56,8 +56,7 @@ def explain(
     if compare:
         beside = options.Outputs(STANDARD_OUTPUT if files.console.stderr else None)
         minutes = minutes and minutes / 2  # for the comparison, and as many for the traces
-        question = of_heads(chosen, ends, anyway=True)
-        comparing = Comparing(chosen, question, ComparisonPlan())
+        comparing = Comparing(chosen, of_heads(chosen, ends, anyway=True), ComparisonPlan())
         comparing.with_options(beside, options.RunningOptions(minutes=minutes))
         code = comparing.settle()
         if code is ExitCode.INTERRUPTED:

@@ -85,5 +85,4 @@ def peers(
             "rounds": rounds,
             **options,
         }
-        session = Contesting(settings, contests, absent, svg)
-        session.with_options(files, how).answer()
+        Contesting(settings, contests, absent, svg).with_options(files, how).answer()

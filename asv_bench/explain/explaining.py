@@ -271,8 +271,7 @@ class FunctionProfiler(Life):
         shutil.copy(_HOOK, Path(folder, "sitecustomize.py"))
         if self._is_of_work:
             Path(folder, "work").touch()
-        given = setting.variables.get("PYTHONPATH")
-        paths = os.pathsep.join(filter(None, [folder, given]))
+        paths = os.pathsep.join(filter(None, [folder, setting.variables.get("PYTHONPATH")]))
         # Sets, and what depends on their order, do the same each time.
         told = {"PYTHONHASHSEED": "0", **setting.variables, "PYTHONPATH": paths}
         line, put_first = self.command.command, partial(_PYTHONPATH.sub, f"PYTHONPATH={folder}:")

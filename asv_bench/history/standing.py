@@ -238,8 +238,7 @@ class Confirming(Judging):
         *,
         compares: bool,
     ) -> None:
-        settings = {"benchmark": list(patterns), "branch": tip}
-        super().__init__("changes", settings, subject)
+        super().__init__("changes", {"benchmark": list(patterns), "branch": tip}, subject)
         self._histories, self._choice = histories, choice
         found, self._notes, self._begun = stored_changes(histories, patterns, tip)
         self._notes += [one.sentence for one in self._begun]

@@ -276,6 +276,14 @@ class _Stream(_Done):
     cuda_stream = property(id)
 
 
+class _Generator(torch.Generator):
+    """A generator on the host, whatever device is named."""
+
+    def __new__(cls, *_: Any) -> _Generator:
+        """What nothing of the device draws from."""
+        return super().__new__(cls)
+
+
 _now = SimpleNamespace(stream=_Stream(), is_capturing=False)
 """The current stream, and whether a graph is being captured."""
 
@@ -328,6 +336,7 @@ def pretended_cuda(capability: tuple[int, int] = HOPPER) -> Iterator[Traffic]:
     with ExitStack() as stack:
         stack.enter_context(patch.multiple(torch.cuda, **replaced))
         stack.enter_context(patch.object(JITFunction, "run", run))
+        stack.enter_context(patch.object(torch, "Generator", _Generator))
         stack.enter_context(patch.object(_now, "stream", _Stream()))
         stack.enter_context(_Placement())
         _traffic.clear()

@@ -257,8 +257,7 @@ class Bisecting(Searching):
             for step in finding.confirmed_steps:
                 before = row[[commit.hash for commit in row].index(step.commits[0]) - 1]
                 head = self._by_hash[step.commit]
-                is_slower = (step.effect > 0) == (self._metric.better == "lower")
-                sign = 1 if is_slower else -1
+                sign = 1 if (step.effect > 0) == (self._metric.better == "lower") else -1
                 lines = why(before, head, self._options, sign=sign, has_commits=False)
                 self._why += [f"{head.short}: {line[0].lower()}{line[1:]}" for line in lines]
 

@@ -128,8 +128,7 @@ def by_gate(
         # Of a control an open answer decides nothing.
         open_ones = Verdict.INCONCLUSIVE, Verdict.EQUIVALENT
         decide = [one for one in comparisons if not (one.control and one.verdict in open_ones)]
-        decide = decide or list(comparisons)
-        verdicts = [one.verdict for one in decide]
+        verdicts = [one.verdict for one in decide or list(comparisons)]
         sentences = [heading, *more(comparisons)]
         code = exit_code(verdicts, gate)
         return Conclusion(heading, sentences, code, {"gate": gate_text(gate)})

@@ -90,8 +90,7 @@ def robust_segment_ends(values: Floats) -> list[int]:
     best = costs[0]
     for place in range(1, count):
         lowest = int(np.argmin(best))
-        jumps = best > best[lowest] + penalty
-        came_from[place] = np.where(jumps, lowest, stays)
+        came_from[place] = np.where(best > best[lowest] + penalty, lowest, stays)
         best = np.minimum(best, best[lowest] + penalty) + costs[place]
     level, ends = int(np.argmin(best)), [count]
     for place in range(count - 1, 0, -1):

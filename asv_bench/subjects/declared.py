@@ -246,8 +246,7 @@ class DeclaredSubject:
 
     def _list_benchmarks(self) -> None:
         """Let a life of the newest commit that can be measured show what its preset finds."""
-        newest = self.labels[-1:] or ["HEAD"]
-        for cell in map(self.resolve, reversed(self.near or newest)):
+        for cell in map(self.resolve, reversed(self.near or self.labels[-1:] or ["HEAD"])):
             processes = Processes()
             lives = Lives(self.work, self._places, self._laying(processes), processes)
             nothing = f"{cell.short} left nothing at $KVTRAIL_RESULT that {self._preset} writes."

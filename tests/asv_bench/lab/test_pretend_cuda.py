@@ -125,6 +125,19 @@ with torch.inference_mode(), pretended_cuda() as traffic:
     )
 
 
+@pytest.mark.parametrize("model", ["llama-tiny", "qwen3-tiny"])
+def test_weights_that_are_drawn_on_the_device_are_pretended_too(model: str) -> None:
+    run(
+        f"""
+from asv_bench.explain.engine_counts import run_steps, warm_engine
+with warm_engine("graph", 2, "random:{model}") as (engine, traffic):
+    traffic.clear()
+    run_steps(engine, 2, 3)
+    assert traffic.graph_replays == 3
+"""
+    )
+
+
 def test_nothing_of_the_pretence_stays() -> None:
     run(
         """
