@@ -12,6 +12,7 @@ import triton.language as tl
 
 from kernels.dependent_launch import (
     await_producers,
+    is_hopper,
     launch_options,
     launches_early,
     release_consumers,
@@ -214,6 +215,12 @@ def launch_rows(
     x: torch.Tensor, linear: FoldedLinear, y: torch.Tensor, tile: LinearTile, epilogue: Epilogue
 ) -> None:
     """`kernels.linear.projections.fused_linear` for a tile of one row; leaves no statistics."""
+    if linear.scales is not None and is_hopper(x):
+        from kernels.linear.hopper.vector import launch_row_stream, row_stream_serves
+
+        if row_stream_serves(x, linear):
+            launch_row_stream(x, linear, y, epilogue)
+            return
     rows, in_features = x.shape
     linear_row[(linear.out_features // tile.block_n, rows)](
         x,

@@ -48,7 +48,7 @@ GLUON_TYPES = {
 
 
 @gluon.jit
-def _activated(x, ACTIVATION: gl.constexpr):
+def activated(x, ACTIVATION: gl.constexpr):
     """`kernels.linear.epilogue_kernel.activated`."""
     if ACTIVATION == 1:
         u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
@@ -66,7 +66,7 @@ def _gated(mapped, ACTIVATION: gl.constexpr, FEATURES: gl.constexpr, ROWS: gl.co
     """
     by_turns = gl.reshape(mapped, [FEATURES // 16, 2, 8, ROWS])
     gate, other = gl.split(gl.permute(by_turns, (0, 2, 3, 1)))
-    return gl.reshape(_activated(gate, ACTIVATION) * other, [FEATURES // 2, ROWS])
+    return gl.reshape(activated(gate, ACTIVATION) * other, [FEATURES // 2, ROWS])
 
 
 @gluon.jit
@@ -330,7 +330,7 @@ def linear_stream(
     if NORM > 0:
         result = rstd[None, :] * result
     result += shift[:, None]
-    result = _gated(result, ACTIVATION, BLOCK_N, OWN_M) if GATED else _activated(result, ACTIVATION)
+    result = _gated(result, ACTIVATION, BLOCK_N, OWN_M) if GATED else activated(result, ACTIVATION)
     if ADDED:
         result += residual.to(gl.float32)
     rounded = result.to(y.dtype.element_ty)

@@ -57,7 +57,14 @@ maps."""
 FAMILY_ROWS = (1, 64, 256)
 FP8_MODELS = ("qwen3-8b", "llama-3.2-1b", "gpt2")
 FP8_ROWS = (1, 8, 64, 256)
-_FP8 = ("linear_tiles", "linear_row", "linear_stream", "halve_rows", "dequantized_rows")
+_FP8 = (
+    "linear_tiles",
+    "linear_row",
+    "row_stream",
+    "linear_stream",
+    "halve_rows",
+    "dequantized_rows",
+)
 _PLAIN = ("linear_tiles", "decode_attention_append", "head_tiles")
 _known: list[NamedKernel] = []
 """In a worker: every kernel."""

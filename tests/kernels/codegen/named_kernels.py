@@ -21,6 +21,7 @@ _KERNELS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "linear_tiles": ("linear", (*_LINEAR, "EVEN")),
     "linear_stream": ("linear", _LINEAR),
     "linear_row": ("vector", ("N", "K", "BLOCK_N")),
+    "row_stream": ("vector", ("N", "K")),
     "row_attention": ("vector", ("K", "HEADS")),
     "ring_attention": ("attention", (*_ATTENTION, "APPEND", "LATE", "STAGES", "SPARE", "CLUSTER")),
     "decode_attention_append": ("attention", _ATTENTION),

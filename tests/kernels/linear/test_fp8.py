@@ -40,6 +40,8 @@ GATED = Epilogue(SILU, is_gated=True)
 TILES = [
     pytest.param(1, LinearTile(1, 8, 16), id="vector"),
     pytest.param(2, LinearTile(1, 4, 256), id="2-vectors-in-chunks"),
+    pytest.param(1, LinearTile(1, 8, 512), id="vector-of-512"),
+    pytest.param(2, LinearTile(1, 16, 1024), id="2-vectors-of-4608"),
     pytest.param(5, LinearTile(16, 32, 128), id="5-rows"),
     pytest.param(16, LinearTile(16, 64, 64, stages=1), id="16-rows-whole-tile"),
     pytest.param(7, LinearTile(16, 32, 128, split_k=2), id="7-rows-split-2"),
@@ -104,6 +106,7 @@ def test_maps_compute_what_their_weights_stand_for(
     if tile.tma and in_blocks:
         tile = tile.portable()
     in_features = 768 if tile.split_k == 3 or tile.block_k == 256 else 256
+    in_features = {512: 512, 1024: 4608}.get(tile.block_k, in_features)
     values, scales = (
         one.to(triton_device) for one in _weight(OUT_FEATURES, in_features, in_blocks)
     )
@@ -264,6 +267,19 @@ def test_rounded_rows_are_multiplied_as_they_are(
     if epilogue.is_added:
         expected = reference_statistics(y, OUT_FEATURES // tile.block_n).float()
         torch.testing.assert_close(y_stats, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [2.0**-100, 2.0**100])
+def test_single_rows_of_any_size_keep_their_bits(hopper: torch.device, size: float) -> None:
+    """Numbers of eight bits would be zeros, or infinite."""
+    values, scales = (one.to(hopper) for one in _weight(OUT_FEATURES, 1024, False))
+    x = random_tensor(1, 1024, seed=1).to(hopper, torch.bfloat16)
+    linear = fold_fp8(values, scales, None)
+    usual, _ = _run(x, linear, LinearTile(1, 8, 16))
+    made, _ = _run((x.double() * size).bfloat16(), linear, LinearTile(1, 8, 16))
+    torch.testing.assert_close(made.double() / size, usual.double(), rtol=1e-2, atol=1e-6)
+    nothing, _ = _run(torch.zeros_like(x), linear, LinearTile(1, 8, 16))
+    assert not nothing.any()
 
 
 @pytest.mark.parametrize("kind", ["halves", "norm", "plain kernel"])
