@@ -91,8 +91,7 @@ class Search(Searched):
         while True:
             self._probe_until_settled(places)
             new = [gap for gap in self.curve.gaps() if self._is_located(gap)]
-            refuted = len(self.suspicions) - len(self.confirmed)
-            if not new or refuted >= MOST_CONFIRMATIONS:
+            if not new or len(self.suspicions) - len(self.confirmed) >= MOST_CONFIRMATIONS:
                 return
             share = len(self.suspicions) + len(new)
             if not any(map(self.is_largest, new)):

@@ -215,8 +215,7 @@ def beside_cpu(
 
     `others` are figures of metrics that are not compared, as in `advice`.
     """
-    of_cpu = others.get(CPU, {})
-    sides = [of_cpu.get(end, ()) for end in (answer.base, answer.head)]
+    sides = [others.get(CPU, {}).get(end, ()) for end in (answer.base, answer.head)]
     is_time = answer.unit in _TIMES and answer.benchmark != CPU
     known = min(map(len, sides)) >= _FEWEST and len(sides[0]) == len(sides[1])
     if not (is_time and known and answer.effect is not None and min(map(min, sides)) > 0):

@@ -57,8 +57,7 @@ def word_of(verdict: Verdict, unit: str, effect: float | None) -> str:
     if not re.match(rf"({_SIZE})( ?/| per |$)", unit.strip().lower()):
         return "worse" if is_worse else "better"
     # Of a size of which more is better, the worse is the smaller.
-    is_more = is_worse if effect is None else effect > 0
-    return "larger" if is_more else "smaller"
+    return "larger" if (is_worse if effect is None else effect > 0) else "smaller"
 
 
 @dataclass(frozen=True, slots=True)

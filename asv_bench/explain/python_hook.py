@@ -80,8 +80,7 @@ def _leave() -> None:
     import json
 
     is_disturbed = is_shared or late > _LATE * took or took < _SHORT_S
-    waited = took - late - worked
-    waits = not is_shared and waited > max(_READS_S, _WAITS * (took - late))
+    waits = not is_shared and took - late - worked > max(_READS_S, _WAITS * (took - late))
     # Before Python 3.11 code does not say which class it is of.
     objects = [] if hasattr(_leave.__code__, "co_qualname") else gc.get_objects()
     names = {one.__code__: one.__qualname__ for one in objects if isinstance(one, FunctionType)}

@@ -179,8 +179,7 @@ def summarize_trace(events: Iterable[Event], steps: int | None = None) -> TraceS
     # last, a rank waits for another step.
     ranges = by_category["user_annotation"] if operators and not kernels else ()
     told = [one for one in ranges if one.name == TOLD]
-    sums = [one for one in ranges if MESSENGER.search(one.name)]
-    work = kernels or [*operators, *sums]
+    work = kernels or [*operators, *[one for one in ranges if MESSENGER.search(one.name)]]
     every = [*marked, *work, *launches]
     first = min((one.ts for one in every), default=0.0)
     last = max((one.end for one in every), default=0.0)

@@ -259,8 +259,7 @@ class TracePair:
 
     def _deviation(self, figures: Figures) -> Any:
         """The standard deviation within the two sides."""
-        sides = self._sides(figures)
-        squares = [side.var(axis=-1) * side.shape[-1] for side in sides]
+        squares = [side.var(axis=-1) * side.shape[-1] for side in self._sides(figures)]
         return np.sqrt(sum(squares) / max(1, figures.shape[-1] - 2))
 
     def _typical_scatter(self) -> float:

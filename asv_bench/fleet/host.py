@@ -20,8 +20,9 @@ from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.git.repository import GitError, Repository
 from asv_bench.measure.delay import Delay
 from asv_bench.measure.life import Work
-from asv_bench.measure.lives import Lives, Place
+from asv_bench.measure.lives import Lives
 from asv_bench.measure.log import RULER
+from asv_bench.measure.places import Place
 from asv_bench.measure.processes import Processes
 from asv_bench.measure.samples import CommitUnusable
 from asv_bench.measure.software import Software
@@ -172,8 +173,7 @@ def disturbances(place: Place, is_alone: Callable[[], bool]) -> list[str]:
         # A life of another slot may have ended meanwhile, or begun.
         busy = seen.busy_cores if was_alone and is_alone() else None
         # Clocks that follow the load are the machine's own.
-        sentences = replace(seen, busy_cores=busy, governors=()).sentences()
-        if not sentences:
+        if not (sentences := replace(seen, busy_cores=busy, governors=()).sentences()):
             break
     return sentences
 

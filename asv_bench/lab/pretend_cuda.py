@@ -280,7 +280,6 @@ class _Generator(torch.Generator):
     """A generator on the host, whatever device is named."""
 
     def __new__(cls, *_: Any) -> _Generator:
-        """What nothing of the device draws from."""
         return super().__new__(cls)
 
 

@@ -292,8 +292,7 @@ def words_of(flags: Any, kind: type[ModelFlags]) -> list[str]:
 
 
 def _refuse_what_cannot_be(flags: RunFlags) -> None:
-    arrives = flags.submit_interval_ms or flags.max_inflight_requests
-    if arrives and flags.mode != "online":
+    if (flags.submit_interval_ms or flags.max_inflight_requests) and flags.mode != "online":
         raise Refused(
             "--submit-interval-ms and --max-inflight-requests are about requests that arrive "
             f"while others run; choose --mode online, not {flags.mode}."

@@ -59,8 +59,7 @@ def _pass(
 
     def crossing(bound: float) -> float:
         # Of the two bounds either is crossed as often: the paths are symmetric.
-        either = _erfc((bound - positions) / math.sqrt(2 * lapse))
-        return float(np.sum(mass * either))
+        return float(np.sum(mass * _erfc((bound - positions) / math.sqrt(2 * lapse))))
 
     bound, step = root(lambda one: allowed - crossing(one), 0, _FAR, 1e-10), math.sqrt(lapse)
     grid = np.linspace(-bound, bound, _GRID)

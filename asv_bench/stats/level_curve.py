@@ -349,8 +349,7 @@ class LevelCurve:
     def _factor(self, ratios: Sequence[float], kept: Places) -> Floats:
         """Likelihoods of pairs of two neighbours with offsets, [curves, shapes, levels, levels]."""
         rises: Floats = np.arange(1 - LEVELS, LEVELS) * np.float64(self._grid.step)
-        errors = np.asarray(ratios)[:, None] - rises
-        logs = np.log(densities(errors, kept)).sum(axis=1)
+        logs = np.log(densities(np.asarray(ratios)[:, None] - rises, kept)).sum(axis=1)
         likelihoods = np.exp(logs - logs.max())
         # Both have an offset, which is in all of these pairs.
         sigmas = [math.sqrt(2.0) * offset * self.margin for _, offset in CURVES]
@@ -371,8 +370,7 @@ class _LevelGrid:
         self.levels: Floats = np.arange(-zero, LEVELS - zero) * np.float64(self.step)
         self._margin, self._chance = margin, chance
         self._moves: dict[int, tuple[Floats, Floats]] = {}
-        apart = np.abs(self.levels[:, None] - self.levels)
-        far = apart >= _LEAST_JUMP * margin
+        far = np.abs(self.levels[:, None] - self.levels) >= _LEAST_JUMP * margin
         self._jump = far / np.maximum(1, far.sum(axis=1, keepdims=True))
         self.offsets = {offset: _blur(self.levels, offset * margin) for offset in OFFSETS}
         # The ends are what the search is asked about: an offset of theirs is theirs to explain.

@@ -167,8 +167,7 @@ def _excluded(pairs: int, confidence: float) -> int:
     ways = np.ones(1)
     for rank in range(1, pairs + 1):
         ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
-    chances = np.cumsum(ways / 2.0**pairs)
-    of_half = chances[: (ways.size - 1) // 2]
+    of_half = np.cumsum(ways / 2.0**pairs)[: (ways.size - 1) // 2]
     return int(np.searchsorted(of_half, (1 - confidence) / 2, side="right"))
 
 

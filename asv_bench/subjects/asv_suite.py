@@ -217,8 +217,7 @@ class SuiteLife(Life):
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
         os.utime(self.kept)
         absent = self.absent.get(setting.laid.tree, {})
-        names = {*metrics} - absent.keys()
-        wanted = [one for one in self.wanted if one["name"] in names]
+        wanted = [one for one in self.wanted if one["name"] in {*metrics} - absent.keys()]
         told = {"benchmarks": wanted, "is_imported_once": self.is_imported_once}
         with tempfile.TemporaryDirectory(prefix="kvtrail-", ignore_cleanup_errors=True) as work:
             (Path(work) / "wanted.json").write_text(json.dumps(told))

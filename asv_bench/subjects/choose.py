@@ -9,7 +9,7 @@ from pathlib import Path
 
 from asv_bench.errors import MeasurementFailed, Refused
 from asv_bench.history.asv_selection import require_patterns
-from asv_bench.measure.lives import CPU, HOST
+from asv_bench.measure.places import CPU, HOST
 from asv_bench.output.record import IS_CHECKOUT, REPOSITORY
 from asv_bench.run.settings import EngineWorkload
 from asv_bench.subjects.axis import repository_around

@@ -20,7 +20,8 @@ import msgspec
 from asv_bench.errors import MeasurementFailed, NothingMeasured, NothingSelected, Refused
 from asv_bench.git.repository import Commit, NoRepository, Repository
 from asv_bench.measure.life import CommandLife, Life, ServerLife, Work
-from asv_bench.measure.lives import HOST, WALL, Lives, Place, places
+from asv_bench.measure.lives import WALL, Lives
+from asv_bench.measure.places import HOST, Place, places
 from asv_bench.measure.processes import Processes
 from asv_bench.measure.samples import CommitUnusable, Metric, RoundSource
 from asv_bench.measure.software import Software

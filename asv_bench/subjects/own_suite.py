@@ -22,7 +22,8 @@ from asv_bench.git.trees import lay_out, working_tree
 from asv_bench.history.asv_selection import STANDARD, Entry, entries_of, select
 from asv_bench.measure.figures import Figures
 from asv_bench.measure.life import Life, Setting
-from asv_bench.measure.lives import CPU, repeats_for, shared_out
+from asv_bench.measure.lives import repeats_for
+from asv_bench.measure.places import CPU, shared_out
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.measure.samples import Absence, CommitUnusable, Metric
 from asv_bench.measure.trees import Laid

@@ -12,7 +12,7 @@ from rich.console import Console
 from asv_bench.compare.plan import DEFAULT_MARGIN, ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import MeasurementFailed, Refused, require_packages
-from asv_bench.measure.lives import CPU, shared_out
+from asv_bench.measure.places import CPU, shared_out
 from asv_bench.output.console import Progress, make_console, print_sentences, print_table
 from asv_bench.output.record import REPOSITORY, RUNS, WORKPLACE, Record, require_places, write_json
 from asv_bench.process.checkout_lock import checkout_lock

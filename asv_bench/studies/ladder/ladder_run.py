@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from asv_bench.compare.comparison import CommitComparison
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.errors import MeasurementFailed
-from asv_bench.measure.lives import Place
+from asv_bench.measure.places import Place
 from asv_bench.measure.rounds import two_cells
 from asv_bench.measure.samples import Metric, Pair
 from asv_bench.studies.ladder.claims import Trial

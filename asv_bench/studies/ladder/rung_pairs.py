@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from asv_bench.measure.lives import Place
+from asv_bench.measure.places import Place
 from asv_bench.measure.processes import LifeFailed
 from asv_bench.measure.samples import Absence, Pair, Reading, Round, SampleFailed
 from asv_bench.measure.turns import in_turns

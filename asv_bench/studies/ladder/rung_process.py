@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from asv_bench.git.repository import WORKING_TREE
-from asv_bench.measure.lives import CPU, Place
+from asv_bench.measure.places import CPU, Place
 from asv_bench.measure.processes import Job, LifeFailed, Processes
 from asv_bench.output.record import REPOSITORY
 from asv_bench.process.environment import borrowed_paths, measured_environment, search_path

@@ -24,8 +24,8 @@ from asv_bench.fleet.host import Disturbed, Host, Packed, Told, disturbances
 from asv_bench.git.repository import Repository
 from asv_bench.git.trees import PartCommits, changes_between
 from asv_bench.measure.delay import Delay
-from asv_bench.measure.lives import Place
 from asv_bench.measure.log import RULER
+from asv_bench.measure.places import Place
 from asv_bench.measure.samples import CommitUnusable, DeviceLost, Reading, Round
 from asv_bench.process.gpu import GpuConditions, GpuUse
 from asv_bench.process.machine import Surroundings, machine_facts

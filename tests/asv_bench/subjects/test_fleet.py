@@ -22,8 +22,8 @@ import pytest
 from asv_bench.errors import Interrupted, Refused
 from asv_bench.fleet import fleet
 from asv_bench.history.asv_results import read_results
-from asv_bench.measure.lives import Place
 from asv_bench.measure.log import RULER
+from asv_bench.measure.places import Place
 
 ray = pytest.importorskip("ray", reason="fleets need Ray, which is not installed")
 

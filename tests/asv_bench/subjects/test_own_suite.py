@@ -24,7 +24,8 @@ from asv_bench.errors import Refused
 from asv_bench.git import trees
 from asv_bench.measure import lives as lives_module
 from asv_bench.measure.life import Work
-from asv_bench.measure.lives import Lives, Place, shared_out
+from asv_bench.measure.lives import Lives
+from asv_bench.measure.places import Place, shared_out
 from asv_bench.measure.processes import Ended, Job, Processes
 from asv_bench.measure.samples import CommitUnusable, Metric
 from asv_bench.measure.trees import Laid

@@ -25,7 +25,7 @@ from asv_bench.cli.commands import build_app
 from asv_bench.compare.plan import ComparisonPlan
 from asv_bench.compare.verdict import Verdict
 from asv_bench.errors import MeasurementFailed, Refused
-from asv_bench.measure.lives import CPU, Place
+from asv_bench.measure.places import CPU, Place
 from asv_bench.measure.processes import LifeFailed
 from asv_bench.measure.turns import TURNS_VARIABLE, Turns
 from asv_bench.process.gpu import GpuConditions
