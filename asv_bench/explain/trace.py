@@ -45,7 +45,7 @@ _SHORTEST_US = 1e-6
 """Below this, ratios of times might be no numbers any more."""
 TOLD = "wait for rank 0"
 """The range of a rank's trace in which the first one has not said yet what to do."""
-MESSENGER = re.compile(r"nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.I)
+MESSENGER = re.compile(r"nccl|all_?(reduce|gather|to_?all)|reduce_?scatter|add_ranks|barrier", re.I)
 """What waits for other devices or processes, beside that."""
 
 Answer = TypeVar("Answer")
@@ -229,6 +229,11 @@ def _as_rank(events: Sequence[Event], begun: float, steps: int) -> tuple[float, 
     if not sums or len(sums) % steps:
         return 0.0, 0.0
     starts, ends = np.array([(one.ts, one.end) for one in sums]).T
+    if sums[0].cat in DEVICE_CATEGORIES:
+        # One that was launched early waits for the kernels before it first.
+        begins, others = np.array(sorted((one.ts, one.end) for one in events)).T
+        over = np.append(begun, np.maximum.accumulate(others))[np.searchsorted(begins, starts)]
+        starts = np.clip(over, starts, ends)
     pieces = np.array([starts - np.append(begun, ends[:-1]), ends - starts])
     for one in events:
         if one.name == TOLD and one.ts < starts[-1]:

@@ -23,6 +23,5 @@ def inline(text: str) -> str:
 
 def fenced(text: str, language: str = "") -> str:
     """Text as a block of code, between fences longer than any that it holds."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text}\n{fence}"

@@ -52,8 +52,7 @@ def is_secret(name: str, value: str) -> bool:
         words = []
     elif name.isupper() or name.islower():
         words = re.findall(r"[A-Z]+", name.upper())
-    words = [word.upper() for word in words]
-    phrase = _OF_TEXT.sub("", " ".join(words))
+    phrase = _OF_TEXT.sub("", " ".join(words).upper())
     left = phrase.split()
     is_strong = any(_PASSWORD.fullmatch(word) or _GLUED_PASS.fullmatch(word) for word in left)
     is_named = is_strong or _PAIRS.search(phrase) or any(map(_SECRET.fullmatch, left))

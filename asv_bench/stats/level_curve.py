@@ -417,8 +417,7 @@ def densities(errors: Floats, shapes: Places = _ALL) -> Floats:
 
 def _blur(levels: Floats, sigma: float) -> Floats:
     """Chances to get from one level to another by a normal error, [levels, levels]."""
-    step = levels[1] - levels[0]
-    apart = (levels[:, None] - levels) / max(sigma, 0.1 * step)
+    apart = (levels[:, None] - levels) / max(sigma, 0.1 * (levels[1] - levels[0]))
     density = np.exp(-0.5 * apart**2)
     return np.asarray(density / density.sum(axis=1, keepdims=True))
 

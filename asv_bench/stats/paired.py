@@ -221,12 +221,10 @@ def pooled_p(base: Floats, head: Floats, pool: Floats) -> Floats:
     sizes = np.abs(differences)
     # From below, ties with the pool in its favour.
     among_pool = (sizes[..., :, None] > CAUTION * np.abs(pool)[..., None, :]).sum(axis=-1)
-    among_pairs = (sizes[..., :, None] > sizes[..., None, :]).sum(axis=-1)
-    ranks = 1 + among_pool + among_pairs
+    ranks = 1 + among_pool + (sizes[..., :, None] > sizes[..., None, :]).sum(axis=-1)
     total = (np.sign(differences).astype(np.int64) * ranks).sum(axis=-1)
     tails = pooled_tails(base.shape[-1], pool.shape[-1])
-    p = tails[np.clip(total, 0, tails.size - 1)]
-    return np.where(are_separate(base, head), p, 1.0)
+    return np.where(are_separate(base, head), tails[np.clip(total, 0, tails.size - 1)], 1.0)
 
 
 def fits_pool(own: Floats, pool: Floats) -> Bools:

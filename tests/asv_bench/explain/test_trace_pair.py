@@ -203,13 +203,13 @@ def test_operators_are_told_and_the_host_beside_them() -> None:
 class Spread:
     """Traces of a step that ranks share: four sums, each when the last rank has come to it."""
 
-    def __init__(self, seed: int, *, ranks: int = 2, on_gpu: bool = False) -> None:
-        self._random, self._ranks, self._on_gpu = random.Random(seed), ranks, on_gpu
+    def __init__(self, seed: int, *, ranks: int = 2, sums: str = "gloo:all_gather") -> None:
+        self._random, self._ranks, self._sums = random.Random(seed), ranks, sums
 
     def trace(self, *more: float) -> list[TraceSummary]:
         """One trace of each rank, of 16 steps; some take so many microseconds more in each."""
-        work, wait = ("kernel", "kernel") if self._on_gpu else ("cpu_op", "user_annotation")
-        name = "one_shot_all_reduce_kernel" if self._on_gpu else "gloo:all_gather"
+        on_gpu = not self._sums.startswith("gloo")
+        work, wait = ("kernel", "kernel") if on_gpu else ("cpu_op", "user_annotation")
         events: list[list[Event]] = [[] for _ in range(self._ranks)]
         now = 0.0
         for piece in range(4 * 16):
@@ -224,11 +224,14 @@ class Spread:
             for rank, us in enumerate(taken):
                 events[rank].append(Event("gemm", now, us, work, rank, 1))
                 arrived = now + us
-                if rank and piece % 4 == 3 and not self._on_gpu:
+                if rank and piece % 4 == 3 and not on_gpu:
                     told = Event("wait for rank 0", arrived, 2, wait, rank, 1)
                     events[rank].append(told)
                     arrived += 2
-                events[rank].append(Event(name, arrived, met - arrived, wait, rank, 2))
+                if self._sums == "add_ranks_to_row":
+                    # Launched early.
+                    arrived -= 0.7 * us
+                events[rank].append(Event(self._sums, arrived, met - arrived, wait, rank, 2))
             now = met
         return [summarize_trace(one, 16) for one in events]
 
@@ -237,10 +240,12 @@ class Spread:
         return TracePair(base, head)
 
 
-@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize(
+    "sums", ["gloo:all_gather", "one_shot_all_reduce_kernel", "add_ranks_to_row"]
+)
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_rank_that_others_wait_for_is_named(ranks: int, on_gpu: bool) -> None:
-    pair = Spread(1, ranks=ranks, on_gpu=on_gpu).pair(0, 1000)
+def test_the_rank_that_others_wait_for_is_named(ranks: int, sums: str) -> None:
+    pair = Spread(1, ranks=ranks, sums=sums).pair(0, 1000)
     first = explanation_of(pair.clues(), traces=pair, effect=slower(1)).causes[0]
     assert (first.name, first.what, first.leaning) == ("rank 1", "µs a step by itself", 1)
     assert float(first.after or 0) - float(first.before or 0) == pytest.approx(1000, rel=0.05)
