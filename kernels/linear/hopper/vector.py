@@ -21,7 +21,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.dependent_launch import is_hopper
 from kernels.hopper.cluster import inbox_bytes, launch_clusters, open_inbox, summed_share
 from kernels.hopper.limits import MULTIPROCESSORS
 from kernels.hopper.names import copy_tile, program_barrier, reinterpret
@@ -226,13 +225,11 @@ def row_stream(
 
 
 def row_stream_serves(x: torch.Tensor, linear: FoldedLinear) -> bool:
-    """Whether `launch_row_stream` has rows like x [rows, K] times such a weight."""
+    """Whether `launch_row_stream` has x [rows, K], on a Hopper GPU, times a weight of e4m3."""
     return (
-        linear.scales is not None
-        and linear.has_row_scales
+        linear.has_row_scales
         and linear.norm != LAYER_NORM
         and x.dtype != torch.float32
-        and is_hopper(x)
         and linear.in_features % _CHUNK == 0
         and linear.out_features % _FEATURES == 0
     )
