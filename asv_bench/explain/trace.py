@@ -328,7 +328,7 @@ def ask_engine(
 
 
 def leave_answer(answer: object) -> None:
-    """Be the process that was asked, to its end: not every engine leaves ranks that nobody ends."""
+    """Answer, and end the process: an engine of an older commit may wait for its ranks for ever."""
     Path(os.environ["KVTRAIL_RESULT"]).write_bytes(msgspec.json.encode(answer))
     os._exit(0)
 

@@ -217,7 +217,7 @@ class SuiteLife(Life):
     def live(self, setting: Setting, metrics: Collection[str]) -> Figures:
         os.utime(self.kept)
         absent = self.absent.get(setting.laid.tree, {})
-        wanted = [one for one in self.wanted if one["name"] in {*metrics} - absent.keys()]
+        wanted = [one for one in self.wanted if one["name"] in metrics if one["name"] not in absent]
         told = {"benchmarks": wanted, "is_imported_once": self.is_imported_once}
         with tempfile.TemporaryDirectory(prefix="kvtrail-", ignore_cleanup_errors=True) as work:
             (Path(work) / "wanted.json").write_text(json.dumps(told))
