@@ -30,7 +30,7 @@ from kernels.linear.folded import (
 from kernels.linear.fp8 import FP8, GROUP, dequantized, quantize
 from kernels.linear.gate import gate
 from kernels.linear.halves import RoundedRows, halves_of, rounded_gate, rounded_rows
-from kernels.linear.projections import fused_linear
+from kernels.linear.projections import fused_linear, runs_stream
 from kernels.linear.reference import reference_linear, reference_statistics
 from kernels.tiles.tile import LinearTile
 
@@ -55,7 +55,8 @@ TILES = [
 def _weight(out_features: int, in_features: int, in_blocks: bool) -> tuple[Any, Any]:
     """E4m3 of very different rows, and, in blocks, of very different columns."""
     weight = random_tensor(out_features, in_features, seed=2) * in_features**-0.5
-    weight *= torch.logspace(-2, 1, out_features)[torch.randperm(out_features)][:, None]
+    order = random_tensor(out_features, seed=7).argsort()
+    weight *= torch.logspace(-2, 1, out_features)[order][:, None]
     if not in_blocks:
         return quantize(weight)
     groups = in_features // GROUP
@@ -139,8 +140,10 @@ def test_maps_compute_what_their_weights_stand_for(
     if gain is not None:
         norm = F.rms_norm if shift is None else partial(F.layer_norm, bias=shift)
         normed = norm(x, (in_features,), weight=gain, eps=EPSILON)
-    # The two halves of a row have as many bits as a bfloat16, whatever the row has.
-    kept = torch.bfloat16 if tile.tma and dtype == torch.float16 else dtype
+    # The two halves of a row have as many bits as a bfloat16, whatever the row has; on Hopper
+    # single rows are halved, too.
+    in_halves = tile.tma or (tile.block_m == 1 and not in_blocks and runs_stream(x))
+    kept = torch.bfloat16 if in_halves and dtype == torch.float16 else dtype
     theirs = F.linear(normed.to(kept), dequantized(values, scales, kept), bias.to(kept))
     if epilogue.is_gated:
         own, other = theirs.chunk(2, dim=1)
