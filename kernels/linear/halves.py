@@ -87,7 +87,10 @@ def halve_rows(
         values *= tl.rsqrt(tl.sum(values * values, axis=0) / K + epsilon)
     if gain is not None:
         values *= tl.load(gain + column, mask=in_row, other=0.0)
-    scale = tl.maximum(tl.max(tl.abs(values), axis=0) / _LARGEST, _TINY)
+    # By their bits, of which those of NaN are the largest.
+    largest = tl.max(tl.abs(values).to(tl.int32, bitcast=True), axis=0)
+    scale = largest.to(tl.float32, bitcast=True) / _LARGEST
+    scale = tl.where(scale < _TINY, _TINY, scale)
     values = tl.clamp(values / scale, -_LARGEST, _LARGEST)
     nearest = rounded(values)
     place = halves + (row // TILE * (HALVES * TILE) + row % TILE) * K + column

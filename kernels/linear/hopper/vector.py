@@ -19,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
     warpgroup_mma,
 )
+from triton.language import PropagateNan
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.hopper.cluster import inbox_bytes, launch_clusters, open_inbox, summed_share
@@ -34,6 +35,7 @@ _COLUMNS = gl.constexpr(8)
 """The fewest that tensor cores multiply by: the row's halves, and what is of no row."""
 _LINE = gl.constexpr(128)
 """Bytes that lie one after another in the memory that tensor cores read."""
+_KEEPS_NAN = gl.constexpr(PropagateNan.ALL)
 
 
 @gluon.constexpr_function
@@ -55,6 +57,12 @@ def _rounded(values):
     bits = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000
     small = (values + 24576.0) - 24576.0
     return gl.where(gl.abs(values) < 0.015625, small, bits.to(gl.float32, bitcast=True))
+
+
+@gluon.jit
+def _larger(one, other):
+    """The larger of two, or NaN where one of them is NaN."""
+    return gl.maximum(one, other, propagate_nan=_KEEPS_NAN)
 
 
 @gluon.jit
@@ -159,14 +167,16 @@ def row_stream(
         values += (own,)
     largest = gl.abs(values[0])
     for piece in gl.static_range(1, PIECES):
-        largest = gl.maximum(largest, gl.abs(values[piece]))
+        largest = _larger(largest, gl.abs(values[piece]))
     if NORM > 0:
         squares = gl.zeros([LINES, _LINE], gl.float32, layout=flat)
         for piece in gl.static_range(K // PIECE):
             whole = gl.load(x + piece * PIECE + column).to(gl.float32)
             squares += whole * whole
-    # A power of two, by which the largest number becomes one from 128 on and below 256.
-    exponent = gl.max(gl.max(largest, 1), 0).to(gl.int32, bitcast=True) & 0x7F800000
+    # A power of two, by which the largest number becomes one from 128 on and below 256; infinite
+    # where one is NaN, so that whatever is made of the row is NaN.
+    largest = gl.reduce(gl.reduce(largest, 1, _larger), 0, _larger)
+    exponent = largest.to(gl.int32, bitcast=True) & 0x7F800000
     power = gl.where(exponent > 0, exponent, 0x3F800000).to(gl.float32, bitcast=True)
     inverse = 1.0 / power
     rows_between: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])

@@ -272,6 +272,34 @@ def test_rounded_rows_are_multiplied_as_they_are(
         torch.testing.assert_close(y_stats, expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", half_dtypes(), ids=str)
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize(("rows", "tile"), TILES)
+def test_a_row_with_a_nan_makes_nan_and_stays_alone(
+    triton_device: torch.device, rows: int, tile: LinearTile, place: int, dtype: torch.dtype
+) -> None:
+    in_features = {256: 768, 1024: 4608}.get(tile.block_k, 1024)
+    in_features = 768 if tile.split_k == 3 else in_features
+    values, scales = (one.to(triton_device) for one in _weight(OUT_FEATURES, in_features, False))
+    x = random_tensor(rows, in_features, seed=1).to(triton_device, dtype)
+    # The one that a GPU makes, whose bits are all ones.
+    x[rows // 2, place] = torch.tensor(0x7FFF).short().view(dtype)
+    y, _ = _run(x, fold_fp8(values, scales, None), tile)
+    expected = [row == rows // 2 for row in range(rows)]
+    assert y.isnan().all(dim=1).tolist() == expected
+    assert y.isnan().any(dim=1).tolist() == expected
+
+
+@pytest.mark.parametrize("num_halves", [1, 2])
+def test_a_row_with_a_nan_has_no_scale(triton_device: torch.device, num_halves: int) -> None:
+    values, scales = (one.to(triton_device) for one in _weight(OUT_FEATURES, 768, False))
+    x = random_tensor(5, 768, seed=1).to(triton_device, torch.float16)
+    x[2, 700] = NAN
+    linear = replace(fold_fp8(values, scales, None), halves=num_halves)
+    _, row_scales = halves_of(x, linear, 1)
+    assert row_scales.isnan().tolist() == [False, False, True, False, False]
+
+
 @pytest.mark.parametrize("size", [2.0**-100, 2.0**100])
 def test_single_rows_of_any_size_keep_their_bits(hopper: torch.device, size: float) -> None:
     """Numbers of eight bits would be zeros, or infinite."""
