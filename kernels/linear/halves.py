@@ -18,6 +18,7 @@ from kernels.dependent_launch import (
     launches_early,
     release_consumers,
 )
+from kernels.hopper.limits import MULTIPROCESSORS
 from kernels.linear.epilogue import NO_ACTIVATION
 from kernels.linear.epilogue_kernel import activated
 from kernels.linear.folded import NO_NORM, FoldedLinear
@@ -153,6 +154,13 @@ def _empty(x: torch.Tensor, height: int, width: int) -> RoundedRows:
     return RoundedRows(numbers, torch.empty(len(x), dtype=torch.float32, device=x.device))
 
 
+def _warps(rows: int, columns: int) -> int:
+    """Warps of a row: all that have room, where two rows share a multiprocessor. Where more do, one
+    works while others wait."""
+    share_it = MULTIPROCESSORS < rows <= 2 * MULTIPROCESSORS
+    return min(32, max(8, columns // 128)) if share_it else 8
+
+
 def _launch(
     x: torch.Tensor,
     made: RoundedRows,
@@ -180,6 +188,6 @@ def _launch(
         GATED=is_gated,
         PACKED=is_packed,
         ACTIVATION=activation,
-        num_warps=8,
+        num_warps=_warps(len(x), padded(features)),
         **launch_options(launches_early(x)),
     )

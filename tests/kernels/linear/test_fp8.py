@@ -198,10 +198,11 @@ def test_two_halves_of_eight_bits_are_as_near_as_sixteen(
 
 
 @pytest.mark.parametrize("dtype", half_dtypes(), ids=str)
+@pytest.mark.parametrize("count", [5, 140])
 def test_one_half_is_the_nearest_number_of_eight_bits(
-    triton_device: torch.device, dtype: torch.dtype
+    triton_device: torch.device, count: int, dtype: torch.dtype
 ) -> None:
-    x = random_tensor(5, 3072, seed=1) * torch.logspace(-3, 3, 5)[:, None]
+    x = random_tensor(count, 3072, seed=1) * torch.logspace(-3, 3, count)[:, None]
     x = poisoned_rows(x.to(triton_device, dtype))
     rows, scales = rounded_rows(x)
     largest = x.float().abs().amax(1)
@@ -212,10 +213,11 @@ def test_one_half_is_the_nearest_number_of_eight_bits(
 
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("dtype", half_dtypes(), ids=str)
+@pytest.mark.parametrize("count", [5, 140])
 def test_a_gate_is_rounded_as_its_rows_would_be(
-    triton_device: torch.device, dtype: torch.dtype, is_packed: bool
+    triton_device: torch.device, count: int, dtype: torch.dtype, is_packed: bool
 ) -> None:
-    mapped = 4 * random_tensor(5, 2 * 3072, seed=1) * torch.logspace(-2, 1, 5)[:, None]
+    mapped = 4 * random_tensor(count, 2 * 3072, seed=1) * torch.logspace(-2, 1, count)[:, None]
     mapped = poisoned_rows(mapped.to(triton_device, dtype))
     rows, scales = rounded_gate(mapped, SILU, is_packed=is_packed)
     expected, of_each = rounded_rows(gate(mapped, SILU, is_packed=is_packed))
