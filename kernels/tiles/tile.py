@@ -304,11 +304,9 @@ class RingTile:
         But in the fullest launches, in which more programs take the room instead. As long as a
         program has registers for their pages.
         """
-        doubled = tuple(
-            (most, stages if most == math.inf else max(stages, min(2 * stages, _MOST_DOUBLED)))
-            for most, stages in self.depths
+        return replace(
+            self, depths=_doubled(self.depths), cluster_depths=_doubled(self.cluster_depths)
         )
-        return replace(self, depths=doubled)
 
     def stage_bytes(self, width: int) -> int:
         """Shared memory of a stage: keys and values of so many two-byte words, and their barrier.
@@ -316,6 +314,14 @@ class RingTile:
         The width is the head's dimension, or half of it in a cache of eight bits.
         """
         return 2 * self.block_n * width * 2 + 8
+
+
+def _doubled(depths: tuple[tuple[float, int], ...]) -> tuple[tuple[float, int], ...]:
+    """Twice the stages, but as many for the fullest launches."""
+    return tuple(
+        (most, stages if most == math.inf else max(stages, min(2 * stages, _MOST_DOUBLED)))
+        for most, stages in depths
+    )
 
 
 def _tile_of_rounded_rows(rows: int, out_features: int) -> LinearTile:

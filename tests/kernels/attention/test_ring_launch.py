@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from functools import partial
 
+import pytest
+
 from kernels.tiles.launch import (
     gathering_programs,
     inbox_spare,
@@ -65,22 +67,26 @@ def test_shallower_rings_let_more_programs_run_at_once() -> None:
             assert together * bytes_each <= 227 * 1024
 
 
-def test_rings_of_eight_bits_have_more_stages_or_more_programs_in_the_same_memory() -> None:
-    for head_dim, group in ((64, 1), (64, 4), (128, 4)):
-        tile = ring_tile(head_dim, group)
-        eight, fullest = tile.in_eight_bits(), tile.depths[-2][0]
-        for each in range(1, 24):
-            stages, more = tile.stages(each), eight.stages(each)
-            if each > fullest:
-                assert more == stages
-                continue
-            assert stages < more <= 2 * stages
-            barriers = 8 * (more - stages)
-            together = more * eight.stage_bytes(head_dim // 2)
-            assert together <= stages * tile.stage_bytes(head_dim) + barriers
-        assert eight.cluster_depths == tile.cluster_depths
-        assert eight.alone == tile.alone
-        assert (eight.block_n, eight.tail, eight.split) == (tile.block_n, tile.tail, tile.split)
+@pytest.mark.parametrize("in_clusters", [False, True])
+@pytest.mark.parametrize(("head_dim", "group"), [(64, 1), (64, 4), (128, 4)])
+def test_rings_of_eight_bits_have_more_stages_or_more_programs_in_the_same_memory(
+    head_dim: int, group: int, in_clusters: bool
+) -> None:
+    tile = ring_tile(head_dim, group)
+    eight = tile.in_eight_bits()
+    *others, _ = tile.cluster_depths if in_clusters else tile.depths
+    fullest = others[-1][0] if others else 0.0
+    for each in (halves / 2 for halves in range(1, 48)):
+        stages, more = (one.stages(each, in_clusters=in_clusters) for one in (tile, eight))
+        if each > fullest:
+            assert more == stages
+            continue
+        assert stages < more <= 2 * stages
+        barriers = 8 * (more - stages)
+        together = more * eight.stage_bytes(head_dim // 2)
+        assert together <= stages * tile.stage_bytes(head_dim) + barriers
+    assert eight.alone == tile.alone
+    assert (eight.block_n, eight.tail, eight.split) == (tile.block_n, tile.tail, tile.split)
 
 
 def test_programs_that_walk_whole_contexts_spread_evenly() -> None:
