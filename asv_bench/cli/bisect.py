@@ -118,8 +118,7 @@ class BisectingResults(Judging):
         except KeyboardInterrupt as error:
             self._stopped = error
             reason = "time was up" if isinstance(error, TimeIsUp) else "it was interrupted"
-        suspects = tuple(hashes[low + 1 : high + 1])
-        return self._found(Outcome.INCONCLUSIVE, reason, suspects=suspects)
+        return self._found(Outcome.INCONCLUSIVE, reason, suspects=tuple(hashes[low + 1 : high + 1]))
 
     def _found(
         self, outcome: Outcome, reason: str, commit: str = "", suspects: tuple[str, ...] = ()
@@ -316,6 +315,5 @@ def bisect(
     if checked is not None and checked.check == "equal":
         BisectingResults(chosen, among, checked).with_options(files, how).answer()
         return
-    words = choice.words()
-    bisecting = Bisecting(chosen, among, direction, plan, options=words, is_same=is_same)
+    bisecting = Bisecting(chosen, among, direction, plan, options=choice.words(), is_same=is_same)
     bisecting.with_options(files, how).answer()

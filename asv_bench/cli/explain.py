@@ -64,5 +64,4 @@ def explain(
         record = comparing.show(code, None)
     (_, old), (_, new) = ends
     effect = known_effect((old.hash, new.hash), chosen, record, is_new=compare)
-    explaining = Explaining(chosen, ends, effect, traces, is_compared=compare)
-    explaining.with_options(files, how).answer()
+    Explaining(chosen, ends, effect, traces, is_compared=compare).with_options(files, how).answer()

@@ -153,8 +153,7 @@ def files_between(base: str, head: str, subject: DeclaredSubject) -> CommitFiles
     variables: dict[str, str] = {}
     hashes: list[str] = []
     if old == new:
-        between = new.ask("rev-list", "--no-merges", f"{base}..{head}", *paths)
-        hashes = between.decode().split()
+        hashes = new.ask("rev-list", "--no-merges", f"{base}..{head}", *paths).decode().split()
     else:
         # The objects of both ends, wherever they are.
         variables["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = old.objects()

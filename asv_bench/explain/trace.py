@@ -47,6 +47,8 @@ TOLD = "wait for rank 0"
 """The range of a rank's trace in which the first one has not said yet what to do."""
 MESSENGER = re.compile(r"nccl|all_?(reduce|gather|to_?all)|reduce_?scatter|add_ranks|barrier", re.I)
 """What waits for other devices or processes, beside that."""
+LONGEST_S = 1800.0
+"""What an engine may take to answer, kernels that are compiled for the first time included."""
 
 Answer = TypeVar("Answer")
 _Word: TypeAlias = int | float | str | None
@@ -324,7 +326,8 @@ def ask_engine(
     """
     paths = search_path([str(folder), *borrowed_paths(), str(REPOSITORY)])
     command = sys.executable, "-P", "-m", type(task).__module__, msgspec.json.encode(task).decode()
-    return msgspec.convert(run_apart(command, failing, {**variables, "PYTHONPATH": paths}), answer)
+    told = {**variables, "PYTHONPATH": paths}
+    return msgspec.convert(run_apart(command, failing, told, LONGEST_S), answer)
 
 
 def leave_answer(answer: object) -> None:

@@ -384,17 +384,21 @@ class ForkServer:
 
 
 def run_apart(
-    command: Sequence[str], failing: str, variables: Mapping[str, str] | None = None, **more: Any
+    command: Sequence[str],
+    failing: str,
+    variables: Mapping[str, str] | None = None,
+    within_s: float = math.inf,
+    **more: Any,
 ) -> Any:
     """What a command of ours, with `more` of `Job`, leaves at $KVTRAIL_RESULT, run in the
     repository's root.
 
-    It gets the threads of any measured process. Where it fails, MeasurementFailed says what is
-    `failing`, and why.
+    It gets the threads of any measured process. Where it fails, or does not end in so many
+    seconds, MeasurementFailed says what is `failing`, and why.
     """
     told = {**measured_environment(), **(variables or {})}
     try:
-        return Processes().answer(Job(tuple(command), REPOSITORY, told, **more), math.inf)
+        return Processes().answer(Job(tuple(command), REPOSITORY, told, **more), within_s)
     except LifeFailed as failure:
         raise MeasurementFailed(f"{failing}: {failure}") from None
 

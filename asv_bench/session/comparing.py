@@ -130,8 +130,7 @@ def by_gate(
         decide = [one for one in comparisons if not (one.control and one.verdict in open_ones)]
         verdicts = [one.verdict for one in decide or list(comparisons)]
         sentences = [heading, *more(comparisons)]
-        code = exit_code(verdicts, gate)
-        return Conclusion(heading, sentences, code, {"gate": gate_text(gate)})
+        return Conclusion(heading, sentences, exit_code(verdicts, gate), {"gate": gate_text(gate)})
 
     return conclude
 

@@ -151,8 +151,7 @@ class AsvSuite(DeclaredSubject):
 
     def _kept_suite(self) -> Path:
         """A copy of the benchmarks and of asv's runner, which no edit changes meanwhile."""
-        found = filter(None, map(find_spec, _RUNNER))
-        parts = [Path(str(spec.origin)).parent for spec in found]
+        parts = [Path(str(spec.origin)).parent for spec in filter(None, map(find_spec, _RUNNER))]
         content = " ".join(digest_of(path) for path in (self._conf.suite, _SCRIPT, *parts))
         digest = hashlib.sha256(content.encode()).hexdigest()[:16]
         kept = trees.CACHE / f"{self.name}-suite-{digest}"

@@ -149,8 +149,7 @@ def load_transformers(task: PeerTask, *, cache: str | None = None) -> Driver:
     settings = "static cache, compiled" if cache else "not compiled"
     if cache and task.device == "cpu":
         settings = "static cache; it compiles on GPUs only"
-    run_all = in_batches(run, task.batch)
-    return Driver(engine, run_all, settings, ("config._attn_implementation",))
+    return Driver(engine, in_batches(run, task.batch), settings, ("config._attn_implementation",))
 
 
 def load_torch(task: PeerTask) -> Driver:

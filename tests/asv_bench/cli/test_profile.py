@@ -166,6 +166,17 @@ def test_a_process_that_fails_is_said_with_its_last_words(tmp_path: Path) -> Non
         )
 
 
+def test_a_process_that_does_not_end_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    (engine / "__init__.py").write_text("import time\n\ntime.sleep(600)\n")
+    monkeypatch.setattr("asv_bench.explain.trace.LONGEST_S", 2.0)
+    with pytest.raises(MeasurementFailed, match="process failed: it did not end within 2 s"):
+        torch_trace(WINDOW, tmp_path / "trace.json", folder=tmp_path)
+
+
 def test_end_to_end_on_a_cpu(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     arguments = ["--quick", "--steps", "3", "--device", "cpu", "--json", str(record)]
