@@ -25,12 +25,10 @@ from engine.requests.params import SamplingParams
 from engine.requests.request import Completion, TokenEvent
 from engine.requests.validation import Prompt
 from engine.text.chat import ChatTemplate, Message
+from engine.text.tokenizer import SHORT_TEXT
 
 Result = TypeVar("Result")
 Note: TypeAlias = Callable[[Engine], None]
-
-_SHORT_TEXT = 2000
-"""Characters that are encoded in less time than a thread takes to begin."""
 
 
 class AsyncEngine:
@@ -224,7 +222,7 @@ class AsyncEngine:
         tokenizer = self.engine.tokenizer
         if not isinstance(prompt, str) or tokenizer is None:
             return prompt
-        if len(prompt) <= _SHORT_TEXT:
+        if len(prompt) <= SHORT_TEXT:
             return tokenizer.encode(prompt)
         # It would hold up all other streams of this loop.
         return await asyncio.to_thread(tokenizer.encode, prompt)
@@ -243,7 +241,7 @@ class AsyncEngine:
         if tokenizer is None:
             raise RequestError("The conversation is text, but the model has no tokenizer.")
         encode = partial(tokenizer.encode_chat, messages, template, **variables)
-        if len(repr(messages)) <= _SHORT_TEXT:
+        if len(repr((messages, variables))) <= SHORT_TEXT:
             return encode()
         return await asyncio.to_thread(encode)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -56,11 +58,25 @@ def test_ids_are_those_of_transformers(directory):
     from transformers import GPT2Tokenizer
 
     ours, theirs = Tokenizer(directory), GPT2Tokenizer.from_pretrained(directory)
-    for text in TEXTS:
+    for text in [*TEXTS, " ".join(TEXTS) * 100]:
         token_ids = ours.encode(text)
         assert token_ids == theirs(text)["input_ids"]
         assert ours.decode(token_ids, skip_special_tokens=False) == text
         assert ours.decode(token_ids) == theirs.decode(token_ids, skip_special_tokens=True)
+
+
+def test_a_long_text_leaves_other_threads_at_work(directory):
+    """A server's loop, that is, which answers others meanwhile."""
+    tokenizer, text = Tokenizer(directory), "the quick brown fox " * 20_000
+    tokenizer.encode("the")
+    steps, longest = [time.perf_counter()], 0.0
+    with ThreadPoolExecutor(1) as pool:
+        encoding = pool.submit(tokenizer.encode, text)
+        while not encoding.done():
+            time.sleep(0.001)
+            steps.append(time.perf_counter())
+            longest = max(longest, steps[-1] - steps[-2])
+    assert longest < (steps[-1] - steps[0]) / 2
 
 
 def test_merges_are_applied(directory, trained):
