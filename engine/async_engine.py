@@ -228,7 +228,11 @@ class AsyncEngine:
         return await asyncio.to_thread(tokenizer.encode, prompt)
 
     async def encode_chat(
-        self, messages: Sequence[Message], template: ChatTemplate | None = None, **variables: Any
+        self,
+        messages: Sequence[Message],
+        template: ChatTemplate | None = None,
+        /,
+        **variables: Any,
     ) -> list[int]:
         """Token ids of a conversation, as `Tokenizer.encode_chat`.
 

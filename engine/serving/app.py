@@ -119,12 +119,9 @@ def make_app(service: Service) -> Starlette:
     async def chat(request: Request) -> Response:
         body = await _read(service, request, ChatBody)
         variables = {**(body.chat_template_kwargs or {}), "tools": body.tools}
-        prompt = await service.engine.encode_chat(
-            body.messages,
-            service.template,
-            add_generation_prompt=body.add_generation_prompt is not False,
-            **variables,
-        )
+        if body.add_generation_prompt is not None:
+            variables["add_generation_prompt"] = body.add_generation_prompt
+        prompt = await service.engine.encode_chat(body.messages, service.template, **variables)
         most = body.most_tokens
         if most is None:
             most = max(1, service.engine.engine.room_after(len(prompt)))

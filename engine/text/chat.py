@@ -72,6 +72,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
+        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -95,8 +96,6 @@ class ChatTemplate:
         RequestError
             The messages are none, or the template refuses them.
         """
-        from jinja2 import TemplateError
-
         checked = _checked_messages(messages)
         template = self._templates.get(_TOOL_USE) if tools else None
         template = template or self._templates.get(_DEFAULT)
@@ -107,8 +106,10 @@ class ChatTemplate:
         given |= {"messages": checked, "add_generation_prompt": add_generation_prompt}
         try:
             text: str = template.render(given)
-        except (TemplateError, TypeError, KeyError, ValueError, OverflowError) as error:
-            raise RequestError(f"The chat template refuses these messages: {error}.") from error
+        except Exception as error:
+            # A template is a program of the model's own.
+            said = str(error).rstrip(".") or type(error).__name__
+            raise RequestError(f"The chat template refuses these messages: {said}.") from error
         return text
 
 

@@ -107,7 +107,11 @@ class Tokenizer:
         return text
 
     def encode_chat(
-        self, messages: Sequence[Message], template: ChatTemplate | None = None, **variables: Any
+        self,
+        messages: Sequence[Message],
+        template: ChatTemplate | None = None,
+        /,
+        **variables: Any,
     ) -> list[int]:
         """Token ids of a conversation, by the tokenizer's own chat template or another.
 

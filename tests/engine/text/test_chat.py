@@ -101,6 +101,9 @@ def test_the_tokens_are_those_of_the_text_alone(tmp_path):
     assert token_ids == [0, *tokenizer.encode("the fox")]
     other = tokenizer.template_of("{{ bos_token }}the fox")
     assert tokenizer.encode_chat(MESSAGES, other) == [0, *tokenizer.encode("the fox")]
+    # Clients of a server may give variables any name.
+    odd = dict.fromkeys(("self", "messages", "template"))
+    assert tokenizer.encode_chat(MESSAGES, other, **odd) == tokenizer.encode_chat(MESSAGES, other)
 
 
 def test_parts_of_text_are_joined(tmp_path):
@@ -134,6 +137,8 @@ def test_what_is_no_conversation_is_refused(messages, said):
         "{% for one in range(100000000) %}{% endfor %}",
         "{{ missing.attribute }}",
         "{% include 'other' %}",
+        "{{ 1 / 0 }}",
+        "{{ 'a' * 10**15 }}",
     ],
 )
 def test_a_template_can_refuse_and_reaches_nothing(template):
