@@ -111,7 +111,8 @@ class SamplingParams:
         top_k = whole_number(self.top_k)
         if top_k is None or not 0 <= top_k < 2**31:
             raise RequestError(
-                f"top_k is {self.top_k!r}; it must be 0 (no limit) or a positive whole number."
+                f"top_k is {self.top_k!r}; it must be 0 (no limit) or a positive whole number "
+                "below 2**31."
             )
         top_p = real_number(self.top_p)
         if top_p is None or not 0.0 < top_p <= 1.0:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from engine.async_engine import AsyncEngine
+from engine.errors import QueueFullError, RequestError
 from engine.requests.async_stream import AsyncStream
 from engine.requests.params import SamplingParams
 from engine.requests.validation import Prompt
@@ -263,7 +264,12 @@ async def _answer(
     engine = service.engine
     has_text = bool(body.stream) and engine.engine.tokenizer is not None
     submitted_s = time.perf_counter()
-    stream = await engine.submit_all(prompts, params, text=has_text)
+    try:
+        stream = await engine.submit_all(prompts, params, text=has_text)
+    except QueueFullError:
+        raise
+    except RequestError as error:
+        raise body.refusal(error) from error
     answer = Answer(
         shape,
         service.model,

@@ -6,6 +6,7 @@ an answer and that is not served is refused; others, such as `user`, are passed 
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from engine.errors import RequestError
 from engine.requests.params import SamplingParams
 from engine.requests.validation import Prompt
-from engine.serving.errors import ApiError, in_their_words
+from engine.serving.errors import ApiError
 
 Body = TypeVar("Body", bound="Asked")
 
@@ -54,6 +55,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     bad_words: list[str] | None = None
     allowed_token_ids: list[int] | None = None
     truncate_prompt_tokens: int | None = None
+    prompt_logprobs: int | None = None
     structured_outputs: Any = None
     guided_json: Any = None
     guided_regex: Any = None
@@ -62,7 +64,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     UNSERVED: ClassVar[tuple[str, ...]] = (
         *("logit_bias", "use_beam_search", "include_stop_str_in_output", "bad_words"),
         *("allowed_token_ids", "truncate_prompt_tokens", "structured_outputs"),
-        *("guided_json", "guided_regex", "guided_choice"),
+        *("guided_json", "guided_regex", "guided_choice", "prompt_logprobs"),
     )
 
     def check(self) -> None:
@@ -74,7 +76,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             Naming the field.
         """
         for name in self.UNSERVED:
-            if getattr(self, name):
+            given = getattr(self, name)
+            if given or type(given) is int:
                 raise ApiError(400, f"{name} is not served: leave it out.", param=name)
         if self.skip_special_tokens is False:
             message = "Texts are without special tokens: leave out skip_special_tokens."
@@ -118,7 +121,25 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
                 **options,  # type: ignore[arg-type]
             )
         except RequestError as error:
-            raise ApiError(400, in_their_words(error)) from error
+            raise self.refusal(error) from error
+
+    def refusal(self, error: RequestError) -> ApiError:
+        """What the client is told of an error, by the names that fields of the API have."""
+        said = str(error)
+        for name, theirs in self.names().items():
+            said = re.sub(rf"\b{name}\b", theirs, said)
+        first = said.split(" ", 1)[0]
+        is_long = "prompt tokens and" in said
+        return ApiError(
+            400,
+            said,
+            param=first if first in self.__struct_fields__ else None,
+            code="context_length_exceeded" if is_long else None,
+        )
+
+    def names(self) -> dict[str, str]:
+        """Fields of the engine's parameters that have another name here."""
+        return {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 
 
 class CompletionBody(Asked, frozen=True, kw_only=True):
@@ -129,9 +150,8 @@ class CompletionBody(Asked, frozen=True, kw_only=True):
     echo: bool | None = None
     suffix: str | None = None
     best_of: int | None = None
-    prompt_logprobs: int | None = None
 
-    UNSERVED: ClassVar[tuple[str, ...]] = (*Asked.UNSERVED, "suffix", "prompt_logprobs")
+    UNSERVED: ClassVar[tuple[str, ...]] = (*Asked.UNSERVED, "suffix")
 
     def check(self) -> None:
         """As `Asked.check`."""
@@ -154,7 +174,7 @@ class CompletionBody(Asked, frozen=True, kw_only=True):
         given = self.prompt
         if isinstance(given, str):
             return [given]
-        if isinstance(given, list) and given:
+        if isinstance(given, list):
             if all(type(one) is int for one in given):
                 return [given]
             if all(isinstance(one, str) for one in given):
@@ -164,7 +184,7 @@ class CompletionBody(Asked, frozen=True, kw_only=True):
             ):
                 return list(given)
         raise ApiError(
-            422, "prompt must be a text, token ids, or a list of either; not empty.", param="prompt"
+            422, "prompt must be a text, token ids, or a list of either.", param="prompt"
         )
 
 
@@ -193,9 +213,19 @@ class ChatBody(Asked, frozen=True, kw_only=True):
                 "them from the content, or leave tools out."
             )
             raise ApiError(400, message, param="tools")
+        if not self.tools and self.tool_choice not in (None, "none", "auto"):
+            message = "tool_choice is for tools, and there are none: leave it out."
+            raise ApiError(400, message, param="tool_choice")
         if self.top_logprobs is not None and not self.logprobs:
             message = "top_logprobs needs logprobs: set it to true."
             raise ApiError(400, message, param="top_logprobs")
+
+    def names(self) -> dict[str, str]:
+        """As `Asked.names`."""
+        names = Asked.names(self) | {"logprobs": "top_logprobs"}
+        if self.max_completion_tokens is not None:
+            names["max_new_tokens"] = "max_completion_tokens"
+        return names
 
     @property
     def num_logprobs(self) -> int | None:
@@ -214,7 +244,8 @@ def read_body(kind: type[Body], body: bytes) -> Body:
     Raises
     ------
     ApiError
-        400: it is no JSON; 422: a field is missing or has another type.
+        400: it is no JSON, or a number is too large for one; 422: a field is missing or has another
+        type.
     """
     try:
         asked = msgspec.json.decode(body, type=kind)
@@ -222,8 +253,11 @@ def read_body(kind: type[Body], body: bytes) -> Body:
         said, _, place = str(error).partition(" - at ")
         param = place.strip("`$.") or None
         where = f" in {param}" if param else ""
-        raise ApiError(422, f"The body does not fit{where}: {said}.", param=param) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        status = 400 if said.endswith("out of range") else 422
+        raise ApiError(status, f"The body does not fit{where}: {said}.", param=param) from error
+    except RecursionError as error:
+        raise ApiError(400, "The body is nested too deep.", code="invalid_json") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, f"The body is no JSON: {error}.", code="invalid_json") from error
     asked.check()
     return asked

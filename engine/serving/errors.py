@@ -48,11 +48,6 @@ class ApiError(Exception):
         return {"Retry-After": "1"} if self.status in (429, 503) else {}
 
 
-def in_their_words(error: RequestError) -> str:
-    """The sentence with the names that fields of the API have."""
-    return str(error).replace("max_new_tokens", "max_tokens").replace("min_new_", "min_")
-
-
 def told(error: BaseException) -> ApiError:
     """What a client is told of an error that a request met."""
     if isinstance(error, ApiError):
@@ -62,8 +57,5 @@ def told(error: BaseException) -> ApiError:
     if isinstance(error, EngineStoppedError):
         return ApiError(503, str(error), code="engine_stopped")
     if isinstance(error, RequestError):
-        is_long = "prompt tokens and" in str(error)
-        return ApiError(
-            400, in_their_words(error), code="context_length_exceeded" if is_long else None
-        )
+        return ApiError(400, str(error))
     return ApiError(500, f"The request failed: {type(error).__name__}: {error}".rstrip(": "))

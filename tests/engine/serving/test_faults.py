@@ -33,6 +33,7 @@ from engine.serving.options import ServerOptions
 prepare = pytest.importorskip("engine.serving.server", exc_type=ModuleNotFoundError).prepare
 
 BODY = {"model": "tiny", "prompt": "the fox", "temperature": 0, "ignore_eos": True}
+MESSAGES = [{"role": "user", "content": "the fox"}]
 
 
 def test_a_thousand_connections_at_once_are_all_answered(served):
@@ -134,7 +135,7 @@ def test_half_a_request_disturbs_nobody(served):
         (b"", 400, "no JSON"),
         (b'{"prompt": "x"', 400, "no JSON"),
         (b"\xff\xfe", 400, "no JSON"),
-        (b'{"prompt": ' + b"[" * 100_000, 400, "no JSON"),
+        (b'{"prompt": ' + b"[" * 100_000, 400, "nested too deep"),
         (b"[]", 422, "does not fit"),
         (b"{}", 422, "prompt"),
         (b'{"prompt": null}', 422, "prompt must be"),
@@ -144,6 +145,9 @@ def test_half_a_request_disturbs_nobody(served):
         (b'{"prompt": [1, true]}', 422, "prompt must be"),
         (b'{"prompt": [-1]}', 400, "not in the vocabulary"),
         (b'{"prompt": [99999999999999999999]}', 400, "vocabulary"),
+        (b'{"prompt": []}', 400, "empty"),
+        (b'{"prompt": "x", "temperature": 1e400}', 400, "out of range"),
+        (b'{"prompt": "x", "prompt_logprobs": 0}', 400, "prompt_logprobs is not served"),
     ],
     ids=lambda one: repr(one)[:40],
 )
@@ -151,6 +155,48 @@ def test_bad_bodies_are_refused_in_openais_shape(served, body, status, said):
     got, told, _ = served.post("/v1/completions", body)
     assert (got, set(told["error"])) == (status, {"message", "type", "param", "code"})
     assert said in told["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "said"),
+    [
+        ("completions", {"n": 0}, "n", "n is 0"),
+        ("completions", {"min_tokens": -1}, "min_tokens", "min_tokens is -1"),
+        ("completions", {"max_tokens": 10**6}, None, "lower max_tokens"),
+        ("completions", {"top_k": 2**31}, "top_k", "below 2**31"),
+        ("chat/completions", {"max_tokens": -1}, "max_tokens", "max_tokens is -1"),
+        (
+            *("chat/completions", {"max_completion_tokens": -1}),
+            *("max_completion_tokens", "max_completion_tokens is -1"),
+        ),
+        (
+            *("chat/completions", {"max_completion_tokens": 10**6}),
+            *(None, "lower max_completion_tokens"),
+        ),
+        (
+            *("chat/completions", {"logprobs": True, "top_logprobs": 21}),
+            *("top_logprobs", "top_logprobs is 21"),
+        ),
+        ("chat/completions", {"prompt_logprobs": 1}, "prompt_logprobs", "is not served"),
+        ("chat/completions", {"tool_choice": "required"}, "tool_choice", "there are none"),
+    ],
+)
+def test_a_refusal_names_the_field_as_the_client_does(served, path, fields, param, said):
+    asked = {"prompt": "x"} if path == "completions" else {"messages": MESSAGES}
+    status, told, _ = served.post(f"/v1/{path}", {**asked, **fields})
+    assert (status, told["error"]["param"]) == (400, param)
+    assert said in told["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["messages", "template", "self", "tools", "add_generation_prompt"])
+def test_variables_of_a_template_may_have_any_name(served, name):
+    body = {"messages": MESSAGES, "max_tokens": 2}
+    _, usual, _ = served.post("/v1/chat/completions", body)
+    body["chat_template_kwargs"] = {name: False}
+    status, told, _ = served.post("/v1/chat/completions", body)
+    assert status == 200
+    is_shorter = told["usage"]["prompt_tokens"] < usual["usage"]["prompt_tokens"]
+    assert is_shorter == (name == "add_generation_prompt")
 
 
 @pytest.mark.parametrize("seed", range(4))

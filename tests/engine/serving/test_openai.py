@@ -236,7 +236,7 @@ def test_many_clients_at_once_get_what_each_gets_alone(served, engine):
         ({"model": "gpt-5"}, openai.NotFoundError, "no model 'gpt-5'"),
         ({"max_tokens": 100_000}, openai.BadRequestError, "lower max_tokens"),
         ({"max_tokens": 0}, openai.BadRequestError, "max_tokens is 0"),
-        ({"prompt": []}, openai.UnprocessableEntityError, "prompt must be"),
+        ({"prompt": []}, openai.BadRequestError, "empty"),
         ({"prompt": ""}, openai.BadRequestError, "empty"),
         ({"prompt": [10**6]}, openai.BadRequestError, "not in the vocabulary"),
         ({"temperature": -1}, openai.BadRequestError, "temperature"),
