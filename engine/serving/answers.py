@@ -219,6 +219,11 @@ class Answer:
                     raise ApiError(500, _FAILED[event.finish_reason])
         return list(met.values())
 
+    def count_aborted(self) -> None:
+        """Count the choices that nobody waits for any more, before their ends."""
+        unfinished = [one for one in self._choices.values() if one.finish_reason is None]
+        self._metrics.ends["abort"] += len(unfinished)
+
     def reply(self) -> dict[str, Any]:
         """The whole answer."""
         for choice in self._choices.values():

@@ -209,7 +209,7 @@ class _Chunks(Response):
         self._continuously = self._with_usage and bool(options and options.continuous_usage_stats)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with _closed_by_leaving(self._stream, receive):
+        async with _closed_by_leaving(self._stream, self._answer, receive):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
                 await self._send_all(send)
@@ -234,8 +234,9 @@ class _Chunks(Response):
 class _closed_by_leaving:  # noqa: N801 (a context manager, used as a function)
     """Closes a stream when the client leaves, and at the end."""
 
-    def __init__(self, stream: AsyncStream, receive: Receive) -> None:
+    def __init__(self, stream: AsyncStream, answer: Answer, receive: Receive) -> None:
         self._stream = stream
+        self._answer = answer
         self._receive = receive
 
     async def __aenter__(self) -> None:
@@ -244,6 +245,7 @@ class _closed_by_leaving:  # noqa: N801 (a context manager, used as a function)
     async def __aexit__(self, *_: object) -> None:
         self._watch.cancel()
         self._stream.close()
+        self._answer.count_aborted()
 
     async def _close_when_left(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -283,7 +285,7 @@ async def _answer(
         answer.begin_with(echoed)
     if body.stream:
         return _Chunks(stream, answer, body)
-    async with _closed_by_leaving(stream, request.receive):
+    async with _closed_by_leaving(stream, answer, request.receive):
         while events := await stream.take():
             answer.add(events)
     if not answer.is_whole:

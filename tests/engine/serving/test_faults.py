@@ -88,7 +88,7 @@ def test_who_reads_nothing_does_not_stop_the_engine(served):
 
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_who_vanishes_gives_all_blocks_back(served, is_streamed):
-    made_before = served.metrics()["generation_tokens_total"]
+    before = served.metrics()
 
     async def leave(place):
         body = {**BODY, "max_tokens": 480, "stream": is_streamed}
@@ -110,7 +110,10 @@ def test_who_vanishes_gives_all_blocks_back(served, is_streamed):
 
     asyncio.run(leave_all())
     served.wait_until_at_rest()
-    assert served.metrics()["generation_tokens_total"] - made_before < 24 * 480
+    after = served.metrics()
+    assert after["generation_tokens_total"] - before["generation_tokens_total"] < 24 * 480
+    aborted = 'requests_total{finished="abort"}'
+    assert after[aborted] - before.get(aborted, 0.0) == 24
 
 
 def test_half_a_request_disturbs_nobody(served):
