@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,8 @@ class Choice:
     """One answer, so far.
 
     `text` is what chunks have not brought yet, and `told` the logprobs that belong to it. `offset`
-    counts the characters of the tokens that logprobs were told of.
+    counts the characters of the tokens that logprobs were told of, which `characters` makes of
+    their bytes.
     """
 
     index: int
@@ -36,6 +38,9 @@ class Choice:
     told: list[Told] = field(default_factory=list)
     num_tokens: int = 0
     offset: int = 0
+    characters: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
     has_begun: bool = False
     has_text: bool = False
     finish_reason: str | None = None
@@ -78,9 +83,10 @@ class CompletionShape:
     def _logprobs(self, choice: Choice) -> dict[str, Any]:
         tokens = [_spelled(self._tokenizer, token_id) for token_id, _ in choice.told]
         offsets = []
-        for token in tokens:
+        for token_id, _ in choice.told:
             offsets.append(choice.offset)
-            choice.offset += len(token)
+            raw = b"" if self._tokenizer is None else self._tokenizer.token_bytes(token_id)
+            choice.offset += len(choice.characters.decode(raw))
         return {
             "tokens": tokens,
             "token_logprobs": [one.logprob for _, one in choice.told],
