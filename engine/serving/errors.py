@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.errors import EngineStoppedError, QueueFullError, RequestError
+from engine.errors import EngineStoppedError, QueueFullError, RankError, RequestError
 
 _KINDS = {
     401: "authentication_error",
@@ -56,6 +56,8 @@ def told(error: BaseException) -> ApiError:
         return ApiError(429, f"The server is busy: {error}", code="queue_full")
     if isinstance(error, EngineStoppedError):
         return ApiError(503, str(error), code="engine_stopped")
+    if isinstance(error, RankError):
+        return ApiError(503, "The engine has stopped: a rank was lost.", code="engine_stopped")
     if isinstance(error, RequestError):
         return ApiError(400, str(error))
     return ApiError(500, f"The request failed: {type(error).__name__}: {error}".rstrip(": "))

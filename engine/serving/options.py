@@ -68,6 +68,15 @@ class ServerOptions:
         """The model's name for clients."""
         return self.served_model_name or self.model
 
+    def check(self) -> None:
+        """Raises ConfigError where an option of the server's own is outside its range."""
+        from engine.errors import ConfigError
+
+        if not 0 <= self.port < 2**16:
+            raise ConfigError(f"port is {self.port}; it must be 0 (any) to {2**16 - 1}.")
+        if self.drain_timeout < 0:
+            raise ConfigError(f"drain_timeout is {self.drain_timeout}; it must be 0 or more.")
+
     def engine_config(self) -> EngineConfig:
         """Raises ConfigError where an option is outside its range."""
         from engine.config import EngineConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import resource
@@ -61,6 +62,7 @@ def prepare(options: ServerOptions) -> tuple[Server, socket.socket]:
     KvtrailError
         An option is wrong, or the port is taken.
     """
+    options.check()
     engine = AsyncEngine(options.engine_config())
     template = _template(options.chat_template)
     service = Service(engine, options.name, options.api_key)
@@ -72,24 +74,31 @@ def prepare(options: ServerOptions) -> tuple[Server, socket.socket]:
         log_level="warning",
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=options.drain_timeout,
         server_header=False,
         proxy_headers=False,
+        ws="none",
     )
-    return Server(config, service, _address(listener), template), listener
+    address, drain_s = _address(listener), options.drain_timeout
+    return Server(config, service, address, template, drain_s), listener
 
 
 class Server(uvicorn.Server):
     """Starts the engine beside the listener, and closes it when the last answer has gone.
 
-    The first signal lets answers come to their ends, for as long as the drain may take; the second
-    breaks them off.
+    The first signal lets answers come to their ends, for as many seconds as the drain may take;
+    then, or with the second signal, they are broken off.
     """
 
     def __init__(
-        self, config: uvicorn.Config, service: Service, address: str, template: str | None
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        address: str,
+        template: str | None,
+        drain_s: float,
     ) -> None:
         super().__init__(config)
+        self._drain_s = drain_s
         self._template = template
         self._service = service
         self._address = address
@@ -103,8 +112,12 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Note the signal; the process ends by itself then, and with 0."""
         if self.should_exit:
-            self.force_exit = True
+            self._break_off()
         self.should_exit = True
+
+    def _break_off(self) -> None:
+        """Wait for the answers no longer."""
+        self.force_exit = True
 
     async def main_loop(self) -> None:
         """Load the model while requests are answered with 503, and end where that fails."""
@@ -123,7 +136,9 @@ class Server(uvicorn.Server):
         """Wait for the answers under way, and close the engine."""
         if self.failure is None:
             _say("ending: waits for the answers under way; a second signal breaks them off")
+        drained = asyncio.get_running_loop().call_later(self._drain_s, self._break_off)
         await super().shutdown(sockets)
+        drained.cancel()
         self._service.is_closing = True
         await self._service.engine.close()
 
@@ -154,7 +169,9 @@ def _listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
-        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+        said = str(getattr(error, "strerror", None) or error).rstrip(".")
+        number = getattr(error, "errno", None) or 0
+        reason = os.strerror(number) if number in errno.errorcode else said
         raise ConfigError(f"Cannot listen on {host}, port {port}: {reason}.") from error
 
 

@@ -8,8 +8,10 @@ import random
 import signal
 import socket
 import sys
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Event
 
 import pytest
@@ -379,6 +381,34 @@ def test_a_second_signal_breaks_answers_off(checkpoint):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_answers_are_broken_off_in_words_when_the_drain_has_lasted_long_enough(
+    checkpoint, is_streamed
+):
+    body = {**BODY, "model": None, "max_tokens": 480, "n": 64, "stream": is_streamed}
+    post = "/v1/completions", body
+    with Served.start(checkpoint, "--drain-timeout", "1") as served:
+
+        async def read():
+            async with exchange(served, "/v1/completions", body) as made:
+                return [event async for event in made.events()][-1]
+
+        with ThreadPoolExecutor(1) as pool:
+            ask = partial(asyncio.run, read()) if is_streamed else partial(served.post, *post)
+            answer = pool.submit(ask)
+            while not served.metrics()["requests_running"]:
+                time.sleep(0.01)
+            served.process.send_signal(signal.SIGTERM)
+            told = answer.result(timeout=60)
+        if not is_streamed:
+            status, told, _ = told
+            assert status == 503
+        assert told["error"]["code"] == "engine_stopped"
+        assert served.process.wait(timeout=60) == 0
+        assert "Traceback" not in served.said()
+
+
+@pytest.mark.thorough
 def test_a_signal_ends_a_server_that_is_loading():
     with Served.start("random:qwen3-0.6b", "--device", "cpu", wait=False) as served:
         served.process.send_signal(signal.SIGTERM)
@@ -399,6 +429,7 @@ def test_a_port_that_is_taken_is_named(checkpoint):
         (["random:nothing"], 1, "nothing"),
         (["random:gpt2-tiny", "--dtype", "int8"], 2, "dtype is 'int8'"),
         (["random:gpt2-tiny", "--chat-template", "/nowhere"], 2, "cannot be read"),
+        (["random:gpt2-tiny", "--drain-timeout", "-1"], 2, "drain_timeout is -1"),
         (["random:gpt2-tiny", "--bogus", "1"], 2, "unrecognized arguments: --bogus"),
     ],
     ids=repr,
