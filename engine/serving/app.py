@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -184,8 +184,9 @@ class _Guard:
         key = self._service.api_key
         if key is None or request.url.path in _OPEN_TO_ALL:
             return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not secrets.compare_digest(given.encode("latin-1"), key.encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        is_right = secrets.compare_digest(given.strip().encode("latin-1"), key.encode())
+        if scheme.lower() != "bearer" or not is_right:
             raise ApiError(
                 401,
                 "The API key is wrong or missing: send it as 'Authorization: Bearer KEY'.",
@@ -335,11 +336,13 @@ def _json(content: object, status: int = 200) -> Response:
 
 
 def _refusal(error: Exception) -> Response:
+    headers: Mapping[str, str] = {}
     if isinstance(error, HTTPException):
+        headers = error.headers or {}
         error = ApiError(error.status_code, f"{error.detail}: see docs/how-to/serve-a-model.md.")
     refusal = told(error)
     reply = _json(refusal.body, refusal.status)
-    reply.headers.update(refusal.headers)
+    reply.headers.update({**headers, **refusal.headers})
     return reply
 
 

@@ -249,8 +249,9 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_read(served):
 def test_unknown_places_and_methods_are_refused(served):
     status, told, _ = served.post("/v1/embeddings", {})
     assert (status, told["error"]["type"]) == (404, "not_found_error")
-    status, told, _ = served.post("/health", {})
+    status, told, headers = served.post("/health", {})
     assert (status, told["error"]["type"]) == (405, "invalid_request_error")
+    assert set(headers["Allow"].split(", ")) == {"GET", "HEAD"}
 
 
 def test_overload_is_refused_and_what_was_taken_is_answered(checkpoint):
@@ -284,6 +285,10 @@ def test_a_key_is_asked_for_where_there_is_one(checkpoint):
         assert served.post("/v1/completions", body, wrong)[0] == 401
         right = {"Authorization": "Bearer sëcret".encode().decode("latin-1")}
         assert served.post("/v1/completions", body, right)[0] == 200
+        right["Authorization"] = right["Authorization"].replace("Bearer", "bearer")
+        assert served.post("/v1/completions", body, right)[0] == 200
+        bare = {"Authorization": right["Authorization"].removeprefix("bearer ")}
+        assert served.post("/v1/completions", body, bare)[0] == 401
         assert json.loads(served.get("/health")) == {"status": "ok"}
         assert served.metrics()["requests_running"] == 0
 
