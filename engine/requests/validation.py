@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -107,6 +107,8 @@ class Intake:
             raise RequestError(
                 "prompts is one string; it must be a sequence of prompts: put it in a list."
             )
+        if not isinstance(prompts, Iterable):
+            raise RequestError(f"prompts is {prompts!r}; it must be a sequence of prompts.")
         prompts = list(prompts)
         if prompts and all(isinstance(prompt, (int, np.integer)) for prompt in prompts):
             raise RequestError(

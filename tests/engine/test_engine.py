@@ -325,6 +325,8 @@ def test_ids_from_columns_can_be_aborted_before_and_after_the_end(make_engine, p
 
 def test_one_prompt_in_place_of_many_is_refused(make_engine):
     engine = make_engine()
+    with pytest.raises(RequestError, match="prompts is None; it must be a sequence"):
+        engine.generate(None)
     with pytest.raises(RequestError, match="put it in a list"):
         engine.generate([1, 2, 3])
     with pytest.raises(RequestError, match="put it in a list"):
