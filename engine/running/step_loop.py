@@ -192,8 +192,12 @@ class StepLoop:
             plan = self.scheduler.plan_prefill(min(wanted, room) if room > 0 else None)
         if step is not None and fed is not None and room > 0 and plan is not None and plan.chunks:
             return self._launch_prefill(replace(plan, fed=fed), step)
-        launched = step is not None and self._launch_decode(step)
-        return (plan is not None and self._launch_prefill(plan)) | launched
+        if step is not None and not self._launch_decode(step):
+            if plan is not None:
+                # It may share blocks that the step was to compute.
+                self._fail(self._given_up(plan, with_entering=True))
+            return False
+        return (plan is not None and self._launch_prefill(plan)) | (step is not None)
 
     def _launch_prefill(
         self, plan: PrefillPlan | None = None, step: DecodePlan | None = None
@@ -217,11 +221,12 @@ class StepLoop:
             # The device begins before the host has staged the rows, which only sampling reads.
             computed = self.worker.compute(plan) if plan.num_tokens else None
         except torch.OutOfMemoryError:
-            self.scheduler.commit(replace(plan, chunks=[]))
-            failed = [chunk.request for chunk in plan.chunks]
-            failed += map(self.rows.holder, stepping.tolist())
-            # The copies may have been for those that only enter.
-            self._fail(failed + plan.entering if plan.copies else failed)
+            # Those that only enter may want the copies, or share what the step was to compute.
+            with_entering = bool(plan.copies) or step is not None
+            failed = self._given_up(plan, with_entering=with_entering)
+            self._fail([*failed, *map(self.rows.holder, stepping.tolist())])
+            if step is not None:
+                self.scheduler.forget_prefixes()
             return False
         with span("schedule"):
             self.scheduler.commit(plan)
@@ -332,6 +337,11 @@ class StepLoop:
             np.array(last, np.int32),
         )
         return 1 + float(right.mean())
+
+    def _given_up(self, plan: PrefillPlan, *, with_entering: bool) -> list[Request]:
+        """The requests of a prefill that is not launched; those that only enter go on, or not."""
+        self.scheduler.commit(replace(plan, chunks=[]))
+        return [chunk.request for chunk in plan.chunks] + (plan.entering if with_entering else [])
 
     def _fail(self, requests: Collection[Request]) -> None:
         """End the requests of a launch for which the device has too little memory.

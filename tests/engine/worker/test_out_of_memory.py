@@ -133,3 +133,47 @@ def test_a_copy_without_memory_ends_those_that_it_was_for(
     reasons = [one.finish_reason for one in _run(engine, [GREEDY] * 3)]
     assert "error" in reasons
     assert [one.token_ids for one in _run(engine, [GREEDY] * 3)] == right
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("compute", {"mixed_prefill_tokens": 16}),
+        ("decode", {"mixed_prefill_tokens": 16, "prefill_max_tokens": 1}),
+    ],
+    ids=["in-one-launch", "beside-the-step"],
+)
+def test_nobody_shares_a_block_that_a_failed_step_was_to_compute(
+    make_engine: Callable[..., Engine],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    options: dict[str, int],
+) -> None:
+    """Of prompts that begin alike the first one's step fails, and the second was to enter then."""
+    prompt = list(range(10, 90, 10))
+
+    def run() -> tuple[list[int], str | None]:
+        engine = make_engine(max_batch_size=4, block_size=4, **options)
+        # All of it but its last token is cached.
+        engine.generate([[*prompt[:7], 99]], SamplingParams(max_new_tokens=1))
+        engine.submit(prompt, GREEDY)
+        engine.step()
+        second = engine.submit([*prompt, 3], GREEDY)
+        engine.submit(list(range(100, 111)), GREEDY)
+        if is_failing:
+            _fail_once(monkeypatch, engine._loop.worker, name, before=0)
+        events = []
+        while engine.has_unfinished:
+            events += engine.step()
+        (end,) = (
+            one.finish_reason for one in events if one.request_id == second and one.finish_reason
+        )
+        later = engine.generate([[*prompt, 3, 4]], GREEDY)[0].token_ids
+        engine.check_integrity()
+        return later, end
+
+    is_failing = False
+    right, end = run()
+    assert end == "length"
+    is_failing = True
+    assert run() == (right, "error")
