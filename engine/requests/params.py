@@ -55,7 +55,8 @@ class SamplingParams:
         and no stop string ends the request.
     stop
         A string, or at most `MOST_STOPS`: generation ends when the new text holds one, and the text
-        ends before it. `token_ids` keep the tokens that made it.
+        ends before it. `token_ids` keep the tokens that made it. With a tokenizer that cleans up
+        whole texts only the text ends there, as it is not known before.
     min_p
         Sample only among tokens that are at least `min_p` times as probable as the likeliest, after
         the temperature and before `top_k`; 0 keeps all.

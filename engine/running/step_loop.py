@@ -447,6 +447,8 @@ class StepLoop:
                 is_last = held.received[row] == held.budget[row] or token == INVALID_TOKEN
                 if is_last or is_stop[place]:
                     text += written.finish()
+                    # Bytes that were held back may complete a stop string, too.
+                    is_stop[place] |= written.has_stopped and token != INVALID_TOKEN
             notes[place] = TokenNote(text, logprobs)
         return notes
 

@@ -329,6 +329,20 @@ def test_the_last_event_of_an_abort_brings_what_was_held(make):
     assert "".join(event.text for event in events) == engine.tokenizer.decode(said)
 
 
+def test_a_stop_string_in_bytes_that_were_held_back_is_the_reason(make):
+    engine, stop = make(), "\N{REPLACEMENT CHARACTER}"
+    for first in range(5, 300):
+        prompt = [first, *PROMPTS[0]]
+        (whole,) = engine.generate([prompt], _params(max_new_tokens=12))
+        texts = [engine.tokenizer.decode(whole.token_ids[:count]) for count in range(13)]
+        count = next((place for place in range(12) if stop in texts[place]), 0)
+        # It ends in the middle of a character, which the next token completes.
+        if count and stop not in texts[count + 1]:
+            break
+    (made,) = engine.generate([prompt], _params(max_new_tokens=count, stop=stop))
+    assert (made.text, made.finish_reason) == (texts[count][:-1], "stop")
+
+
 def test_answers_of_one_prompt_stand_beside_each_other(make):
     engine = make()
     params = _params(n=3, temperature=1.0, seed=4)
