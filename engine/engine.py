@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.config import EngineConfig
-from engine.errors import EngineStoppedError, QueueFullError, RequestError
+from engine.errors import ConfigError, EngineStoppedError, QueueFullError, RequestError
 from engine.kv.blocks import KVBlockManager
 from engine.parallel.memory import RankMemory
 from engine.requests.delivery import Delivery
@@ -57,7 +57,10 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig | None = None) -> None:
-        self.config = config = config or EngineConfig()
+        config = EngineConfig() if config is None else config
+        if not isinstance(config, EngineConfig):
+            raise ConfigError(f"config is {config!r}; it must be an EngineConfig(model=...).")
+        self.config = config
         parts = build(config)
         self.device = parts.device
         self.model = parts.model

@@ -118,6 +118,10 @@ class Intake:
         each: list[SamplingParams | None]
         if params is None or isinstance(params, SamplingParams):
             each = [params] * len(prompts)
+        elif not isinstance(params, Iterable):
+            raise RequestError(
+                f"params is {params!r}; it must be SamplingParams, or a list of them."
+            )
         else:
             each = list(params)
             if len(each) != len(prompts):

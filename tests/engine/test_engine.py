@@ -13,6 +13,8 @@ import torch
 from engine_cases import GREEDY, run_to_end, tokens_of
 
 from engine import (
+    ConfigError,
+    Engine,
     QueueFullError,
     RequestError,
     SamplingParams,
@@ -327,6 +329,10 @@ def test_one_prompt_in_place_of_many_is_refused(make_engine):
     engine = make_engine()
     with pytest.raises(RequestError, match="prompts is None; it must be a sequence"):
         engine.generate(None)
+    with pytest.raises(RequestError, match="params is 5; it must be SamplingParams"):
+        engine.generate([[1]], 5)
+    with pytest.raises(ConfigError, match=r"config is 'gpt2'; it must be an EngineConfig"):
+        Engine("gpt2")
     with pytest.raises(RequestError, match="put it in a list"):
         engine.generate([1, 2, 3])
     with pytest.raises(RequestError, match="put it in a list"):
