@@ -212,9 +212,10 @@ def linear_stream(
     CHUNK_BYTES: gl.constexpr = (
         (X_ROWS + BLOCK_N) * BLOCK_K * (x_desc.dtype.primitive_bitwidth // 8)
     )
-    tile_n = gl.program_id(0) // SPLIT_K
+    # Programs that read the same weights are neighbours.
     part = gl.program_id(0) % SPLIT_K
-    tile_m = gl.program_id(1)
+    tile_m = gl.program_id(0) // SPLIT_K
+    tile_n = gl.program_id(1)
     if SPLIT_K > 1:
         open_inbox(inbox_at, SPLIT_K, OWN_M * BLOCK_N)
 
@@ -380,7 +381,7 @@ def launch_linear_stream(
     x_tiles = 0 if not norm or x_stats is None else x_stats.shape[2]
     launch_clusters(
         linear_stream,
-        (out_features // tile.block_n, -(-rows // tile.block_m)),
+        (-(-rows // tile.block_m), out_features // tile.block_n),
         tile.split_k,
         inbox_bytes(tile.split_k, tile.block_m // tile.split_k * tile.block_n),
         operand_descriptor(read, halves * tile.block_m, tile.block_k),
