@@ -21,8 +21,7 @@ gathered before the pick. All of it is captured with the step.
 
 Maps of eight bits are read as they are stored, and their products scaled. Their rows are normed by
 a launch of their own where the Hopper kernel serves, which takes them in eight bits, too
-(`kernels.linear.halves`); elsewhere the gains of norms are multiplied to the rows. The library
-serves those of many rows that are rounded, too, and what leaves its gate is rounded at once.
+(`kernels.linear.halves`); elsewhere the gains of norms are multiplied to the rows.
 
 For a single row 2 and 3 are one launch where `row_attention_serves`, which is not over a cache of
 eight bits. Single rows may keep no statistics: the maps then norm from x itself. Logits never reach
@@ -55,9 +54,7 @@ from kernels.attention.fused import fused_attention
 from kernels.attention.row import row_attention, row_attention_serves
 from kernels.linear.epilogue import RESIDUAL
 from kernels.linear.folded import FoldedLinear, SplitWorkspace
-from kernels.linear.halves import RoundedRows
 from kernels.linear.head import best_of_tiles
-from kernels.linear.library import gated_by_library
 from kernels.linear.projections import fused_linear, runs_stream
 from kernels.step.rows import begin_step, finish_step
 from kernels.tiles.table import ConfigTable, committed_table
@@ -215,41 +212,26 @@ class FusedDecode:
             tiles.attention_out,
             buffers.attention_stats if are_read else None,
         )
-        inner: torch.Tensor | RoundedRows = buffers.inner
-        if self._rounds_gate(tiles):
-            inner = gated_by_library(buffers.x, block.feed_forward_in, self._activation)
-        else:
-            fused_linear(
-                buffers.x,
-                block.feed_forward_in,
-                buffers.inner,
-                tiles.feed_forward_in,
-                workspace,
-                epilogue=self._activation,
-                x_stats=buffers.attention_stats if tiles.keeps_statistics else None,
-            )
+        fused_linear(
+            buffers.x,
+            block.feed_forward_in,
+            buffers.inner,
+            tiles.feed_forward_in,
+            workspace,
+            epilogue=self._activation,
+            x_stats=buffers.attention_stats if tiles.keeps_statistics else None,
+        )
         self._add(
-            inner,
+            buffers.inner,
             block.feed_forward_out,
             buffers.x,
             tiles.feed_forward_out,
             buffers.block_stats if are_read_after else None,
         )
 
-    def _rounds_gate(self, tiles: StepTiles) -> bool:
-        """Whether what leaves the gate of a block is rounded at once for the map behind it."""
-        out = tiles.feed_forward_out
-        return (
-            self._rounds_rows
-            and self._activation.is_gated
-            and self._model.quantized >= {"feed_forward_in", "feed_forward_out"}
-            and tiles.feed_forward_in.library
-            and (out.library or out.tma)
-        )
-
     def _add(
         self,
-        made: torch.Tensor | RoundedRows,
+        made: torch.Tensor,
         linear: FoldedLinear,
         x: torch.Tensor,
         tile: LinearTile,

@@ -110,11 +110,9 @@ class RoundedRows(NamedTuple):
 
 
 def halves_of(
-    x: torch.Tensor | RoundedRows, linear: FoldedLinear, tile_rows: int
+    x: torch.Tensor, linear: FoldedLinear, tile_rows: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows of x [rows, K] as a map of e4m3 takes them, with its norm, which it may have.
-
-    Those that are rounded already are taken as they are.
 
     Returns
     -------
@@ -124,8 +122,6 @@ def halves_of(
     row_scales
         float32 [rows].
     """
-    if isinstance(x, RoundedRows):
-        return x
     rows, in_features = x.shape
     whole = -(-rows // tile_rows) * tile_rows
     made = _empty(x, linear.halves * whole, in_features)

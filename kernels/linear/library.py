@@ -3,7 +3,7 @@
 
 What the kernels of `kernels.linear.projections` do beside the product then takes launches of its
 own: one kernel here norms rows, one gates, and one leaves statistics. Of eight bits it multiplies
-what is rounded so on both sides, rows with a scale each by weights with a scale for each feature.
+rows with a scale each by weights with a scale for each feature, for more rows than a step has.
 """
 
 import torch
@@ -20,7 +20,6 @@ from kernels.dependent_launch import (
 from kernels.linear.epilogue import Epilogue, activate
 from kernels.linear.folded import LAYER_NORM, FoldedLinear
 from kernels.linear.gate_kernel import launch_gate, row_and_factor
-from kernels.linear.halves import RoundedRows, halves_of, rounded_gate
 from kernels.linear.row_statistics import store_tile_statistics
 from kernels.tiles.launch import padded
 
@@ -54,27 +53,19 @@ def statistics_rows(
 
 
 def launch_library(
-    x: torch.Tensor | RoundedRows,
+    x: torch.Tensor,
     linear: FoldedLinear,
     y: torch.Tensor,
     epilogue: Epilogue,
     y_stats: torch.Tensor | None,
 ) -> None:
-    """`kernels.linear.projections.fused_linear` by the library.
+    """`kernels.linear.projections.fused_linear` by the library, for weights of 16 bits.
 
     It allocates what lies between its launches. W of the statistics must be a power of two; with
-    `y_stats` of None there are none. A weight of e4m3 takes rows of one half each
-    (`kernels.linear.halves`), and needs `kernels.linear.fp8.multiplies_rounded`.
+    `y_stats` of None there are none.
     """
-    is_gated, unnormed = epilogue.is_gated, None
-    if linear.scales is not None:
-        made = _of_rounded(x, linear, linear.scales)
-        if not is_gated:
-            y.add_(made) if epilogue.is_added else y.copy_(made)
-    else:
-        assert isinstance(x, torch.Tensor)
-        made, unnormed = _product(x, linear, y, epilogue)
-    if is_gated:
+    made, unnormed = _product(x, linear, y, epilogue)
+    if epilogue.is_gated:
         launch_gate(
             made, y, epilogue.activation, is_packed=True, x=unnormed, epsilon=linear.epsilon
         )
@@ -91,21 +82,6 @@ def launch_library(
             num_warps=4,
             **launch_options(launches_early(y)),
         )
-
-
-def gated_by_library(x: torch.Tensor, linear: FoldedLinear, epilogue: Epilogue) -> RoundedRows:
-    """As `launch_library` with a gate, of eight bits: in rows as the next such map takes them."""
-    assert linear.scales is not None
-    made = _of_rounded(x, linear, linear.scales)
-    return rounded_gate(made, epilogue.activation, is_packed=True)
-
-
-def _of_rounded(
-    x: torch.Tensor | RoundedRows, linear: FoldedLinear, scales: torch.Tensor
-) -> torch.Tensor:
-    """The product with rows of eight bits, and the bias, in memory of its own."""
-    made = rounded_product(*halves_of(x, linear, 1), linear.weight, scales)
-    return made.add_(linear.bias) if linear.has_bias else made
 
 
 def rounded_product(

@@ -27,7 +27,6 @@ from kernels.errors import KernelArgumentError
 from kernels.linear.epilogue import PLAIN, RESIDUAL, Epilogue
 from kernels.linear.epilogue_kernel import activated, gated
 from kernels.linear.folded import FoldedLinear, SplitWorkspace
-from kernels.linear.halves import RoundedRows
 from kernels.linear.library import launch_library
 from kernels.linear.row_statistics import (
     combine_tile_statistics,
@@ -206,7 +205,7 @@ def runs_stream(x: torch.Tensor) -> bool:
 
 
 def fused_linear(
-    x: torch.Tensor | RoundedRows,
+    x: torch.Tensor,
     linear: FoldedLinear,
     y: torch.Tensor,
     tile: LinearTile,
@@ -221,11 +220,10 @@ def fused_linear(
     Parameters
     ----------
     x
-        [rows, K], contiguous. Rounded rows are for maps of eight bits without a norm, by the Hopper
-        kernel or the library.
+        [rows, K], contiguous.
     linear
         Normalises x first if it has a norm. Weights of eight bits with several scales a row are for
-        the plain kernel alone, and for the library rows are rounded, too (`LinearTile.in_fp8`).
+        the plain kernel alone (`LinearTile.in_fp8`).
     y
         [rows, N], contiguous; gated [rows, N / 2].
     tile
@@ -247,8 +245,7 @@ def fused_linear(
     KernelArgumentError
         If the tile that serves does not divide N and K, if K is split and the workspace too small,
         if `y_stats` are of other tiles, or missing with `RESIDUAL`, if a residual is to follow
-        an activation or a gate, if weights of eight bits are cut otherwise than `in_fp8` has it, or
-        if rounded rows are given to another map or kernel.
+        an activation or a gate, or if weights of eight bits are cut otherwise than `in_fp8` has it.
     """
     if epilogue.is_added and epilogue != RESIDUAL:
         raise KernelArgumentError(
@@ -256,12 +253,8 @@ def fused_linear(
         )
     if linear.scales is not None:
         _check_fp8(linear, tile)
-    given = x
-    if isinstance(x, RoundedRows):
-        _check_rounded(x, linear, tile)
-        x = x.numbers
     if tile.library:
-        launch_library(given, linear, y, epilogue, y_stats)
+        launch_library(x, linear, y, epilogue, y_stats)
         return
     if tile.block_m == 1:
         launch_rows(x, linear, y, tile, epilogue)
@@ -275,7 +268,7 @@ def fused_linear(
         from kernels.linear.hopper.projections import launch_linear_stream
 
         launch_linear_stream(
-            given,
+            x,
             linear,
             y,
             tile,
@@ -333,30 +326,15 @@ def fused_linear(
 def _check_fp8(linear: FoldedLinear, tile: LinearTile) -> None:
     """Refuse tiles that no kernel has for such weights, or whose chunks would share scales."""
     columns = linear.scaled_columns
-    if (tile.library or tile.tma) and not linear.has_row_scales:
+    if tile.library or (tile.tma and not linear.has_row_scales):
         raise KernelArgumentError(
-            "tile must be a plain kernel's for weights of eight bits whose rows have several "
-            f"scales, but is {tile}"
-        )
-    if tile.library and linear.halves != 1:
-        raise KernelArgumentError(
-            "tile must be the library's for weights of eight bits only where rows are rounded to "
-            f"eight bits, too, but is {tile}"
+            "tile must be a plain kernel's for weights of eight bits, or the Hopper kernel's where "
+            f"each of their rows has one scale, but is {tile}"
         )
     if not tile.tma and tile.block_m > 1 and columns % tile.block_k:
         raise KernelArgumentError(
             f"tile must take at most the {columns} columns at a time that share a scale, but takes "
             f"{tile.block_k}"
-        )
-
-
-def _check_rounded(x: RoundedRows, linear: FoldedLinear, tile: LinearTile) -> None:
-    """Refuse rounded rows where the kernel that serves would read them as something else."""
-    takes_them = linear.scales is not None and linear.halves == 1 and not linear.norm
-    if not (takes_them and (tile.library or (tile.tma and runs_stream(x.numbers)))):
-        raise KernelArgumentError(
-            "x must not be rounded but for a map of eight bits that rounds rows, has no norm, and "
-            "is the library's or the Hopper kernel's"
         )
 
 

@@ -29,8 +29,11 @@ LEAST_CHUNK = 256
 FP8_GROUP = 128
 """Columns of a weight of eight bits that share a scale, where not all of a row do."""
 _MOST_FP8_ROWS = 64
-_MOST_STREAMED = 1 << 22
-"""Numbers of a product of rows in eight bits beyond which the library is the faster."""
+WIDE_CHUNKS = 4
+"""Chunks that the Hopper kernel multiplies in turn where a tile in eight bits has more than 64
+features; of another number it makes a slow tile."""
+_MOST_NARROW = 1 << 24
+"""Weights of a map beyond which wide tiles of rows in eight bits are the faster."""
 _MOST_FP8_COLUMNS = 4096
 """Of a row of eight bits that a program holds whole."""
 _MOST_DOUBLED = 8
@@ -130,7 +133,7 @@ class LinearTile:
 
         One of a single row stays one. `streams`: of the Hopper kernel. Of the plain one a program
         takes as many columns as share a scale at most, and as many features as a warpgroup's tensor
-        cores. Where it `rounds_rows`, which it streams, too, the library has the largest products.
+        cores. Where it `rounds_rows`, which it streams, too, a tile has twice as many.
         """
         if self.block_m == 1 and not self.library:
             if in_features <= _MOST_FP8_COLUMNS:
@@ -139,7 +142,7 @@ class LinearTile:
         least = LEAST_HOPPER_ROWS if streams else LEAST_PLAIN_ROWS
         block_m = min(max(1 << (rows - 1).bit_length(), least), _MOST_FP8_ROWS)
         if rounds_rows and block_m == _MOST_FP8_ROWS:
-            return _tile_of_rounded_rows(rows, out_features)
+            return _tile_of_rounded_rows(rows, out_features, in_features)
         if not streams:
             return LinearTile(block_m, 64, FP8_GROUP, split_k=self.split_k, stages=4)
         tile = LinearTile(block_m, 64, 256, stages=6 if block_m <= 16 else 4, tma=True)
@@ -221,7 +224,7 @@ class StepTiles:
         """The same tiles, those of these maps for weights of eight bits and so many rows.
 
         `streams`: by the Hopper kernel, which takes weights with a scale for each row.
-        `rounds_rows`: of rows in eight bits, which the library multiplies, too.
+        `rounds_rows`: of rows in eight bits.
         """
         if not roles:
             return self
@@ -324,13 +327,19 @@ def _doubled(depths: tuple[tuple[float, int], ...]) -> tuple[tuple[float, int], 
     )
 
 
-def _tile_of_rounded_rows(rows: int, out_features: int) -> LinearTile:
+def _tile_of_rounded_rows(rows: int, out_features: int, in_features: int) -> LinearTile:
     """Of more than 32 rows in eight bits, one for each."""
-    if rows * out_features > _MOST_STREAMED:
-        return LinearTile(128, 64, 64, library=True)
+    block_m = 64 if rows <= 64 else 128
+    wide_tiles = -(-rows // block_m) * (out_features // 128)
+    split_k = 2 if 2 * wide_tiles <= MULTIPROCESSORS else 1
+    block_k, stages = (256, 4) if block_m == 64 else (128, 5)
+    is_large = out_features * in_features > _MOST_NARROW
+    fills_all = rows > 128 or wide_tiles > MULTIPROCESSORS
+    if is_large and fills_all and in_features % (WIDE_CHUNKS * block_k * split_k) == 0:
+        return LinearTile(block_m, 128, block_k, split_k=split_k, stages=stages, tma=True)
     are_many = 2 * (out_features // 64) > MULTIPROCESSORS
     split_k = 1 if are_many else 2
-    if rows <= 64:
+    if block_m == 64:
         return LinearTile(64, 64, 256, split_k=split_k, stages=6, tma=True)
     if rows <= 128:
         return LinearTile(128, 64, 256, split_k=split_k, stages=4 if are_many else 3, tma=True)

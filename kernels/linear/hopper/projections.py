@@ -34,12 +34,13 @@ from kernels.hopper.cluster import inbox_bytes, launch_clusters, open_inbox, sum
 from kernels.hopper.names import copy_tile, program_barrier
 from kernels.linear.epilogue import Epilogue
 from kernels.linear.folded import NO_NORM, FoldedLinear
-from kernels.linear.halves import REST, RoundedRows, halves_of
+from kernels.linear.halves import REST, halves_of
 from kernels.tiles.launch import padded
-from kernels.tiles.tile import LinearTile
+from kernels.tiles.tile import WIDE_CHUNKS, LinearTile
 
 MOST_UNROLLED = gl.constexpr(32)
 """Chunks of K that are written out one after another."""
+_WIDE_CHUNKS = gl.constexpr(WIDE_CHUNKS)
 GLUON_TYPES = {
     torch.float16: gl.float16,
     torch.bfloat16: gl.bfloat16,
@@ -122,14 +123,31 @@ def memory_layout(features, rows, warps):
 @gluon.jit
 def _refill(
     weight_desc, x_desc, w_chunks, x_chunks, ready, chunk, first_n, first_m, first_k,
-    CHUNK_BYTES: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    CHUNK_BYTES: gl.constexpr, BLOCK_K: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Have the copy engine fill the stage of chunk number `chunk` with the one after the last."""
+    """Have the copy engine fill the stage of chunk number `chunk` with the one after the last.
+
+    All warps are done with the chunk, or will be before they come here. Does nothing where there is
+    no such chunk, or none is left.
+    """
+    if (chunk >= 0) & (chunk + STAGES < CHUNKS):
+        program_barrier()
+        stage = chunk % STAGES
+        k = first_k + (chunk + STAGES) * BLOCK_K
+        mbarrier.expect(ready.index(stage), CHUNK_BYTES)
+        copy_tile(weight_desc, [first_n, k], ready.index(stage), w_chunks.index(stage))
+        copy_tile(x_desc, [first_m, k], ready.index(stage), x_chunks.index(stage))
+
+
+@gluon.jit
+def _multiplied(
+    w_chunks, x_chunks, ready, chunk, products, ADDED: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """Begin to multiply a chunk once it is there, added to `products` or, not ADDED, afresh."""
     stage = chunk % STAGES
-    k = first_k + (chunk + STAGES) * BLOCK_K
-    mbarrier.expect(ready.index(stage), CHUNK_BYTES)
-    copy_tile(weight_desc, [first_n, k], ready.index(stage), w_chunks.index(stage))
-    copy_tile(x_desc, [first_m, k], ready.index(stage), x_chunks.index(stage))
+    mbarrier.wait(ready.index(stage), (chunk // STAGES) & 1)
+    x_chunk = x_chunks.index(stage).permute((1, 0))
+    return warpgroup_mma(w_chunks.index(stage), x_chunk, products, use_acc=ADDED, is_async=True)
 
 
 @gluon.jit
@@ -137,20 +155,42 @@ def _product_of_halves(
     weight_desc, x_desc, w_chunks, x_chunks, ready, first_n, first_m, first_k,
     CHUNK_BYTES: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_M: gl.constexpr,
     BLOCK_K: gl.constexpr, CHUNKS: gl.constexpr, STAGES: gl.constexpr, HALVES: gl.constexpr,
+    WIDE: gl.constexpr,
 ):  # fmt: skip
-    """The product [BLOCK_N, BLOCK_M] of weights of e4m3 and rows that are HALVES each."""
+    """The product [BLOCK_N, BLOCK_M] of weights of e4m3 and rows that are HALVES each.
+
+    A WIDE tile leaves no room for another program, which would multiply while this one adds. It
+    adds up the products of two chunks while those of the next two are made.
+    """
     layout: gl.constexpr = product_layout(HALVES * BLOCK_M, gl.num_warps(), 8)
     total = gl.zeros((BLOCK_N, HALVES * BLOCK_M), gl.float32, layout=layout)
-    for i in range(CHUNKS):
-        stage = i % STAGES
-        mbarrier.wait(ready.index(stage), (i // STAGES) & 1)
-        x_chunk = x_chunks.index(stage).permute((1, 0))
-        total += warpgroup_mma(w_chunks.index(stage), x_chunk, total, use_acc=False)
-        if i + STAGES < CHUNKS:
-            program_barrier()
+    if WIDE:
+        for i in range(0, CHUNKS, _WIDE_CHUNKS):
+            made = total
+            before = total
+            for j in gl.static_range(_WIDE_CHUNKS):
+                if j == 2:
+                    before = made
+                sums = made if j % 2 else total
+                made = _multiplied(w_chunks, x_chunks, ready, i + j, sums, j % 2 == 1, STAGES)
+                if j == 2:
+                    before = warpgroup_mma_wait(1, deps=(before,))
+                else:
+                    made = warpgroup_mma_wait(1, deps=(made,))
+                _refill(
+                    weight_desc, x_desc, w_chunks, x_chunks, ready, i + j - 1, first_n, first_m,
+                    first_k, CHUNK_BYTES, BLOCK_K, CHUNKS, STAGES,
+                )  # fmt: skip
+                if j == 2:
+                    total += before
+            total += warpgroup_mma_wait(0, deps=(made,))
+    else:
+        for i in range(CHUNKS):
+            made = _multiplied(w_chunks, x_chunks, ready, i, total, False, STAGES)
+            total += warpgroup_mma_wait(0, deps=(made,))
             _refill(
                 weight_desc, x_desc, w_chunks, x_chunks, ready, i, first_n, first_m, first_k,
-                CHUNK_BYTES, BLOCK_K, STAGES,
+                CHUNK_BYTES, BLOCK_K, CHUNKS, STAGES,
             )  # fmt: skip
     # What follows may exchange in the operands' memory.
     program_barrier()
@@ -189,13 +229,15 @@ def linear_stream(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     SPLIT_K: gl.constexpr,
+    BESIDE: gl.constexpr,
     STAGES: gl.constexpr,
     HALVES: gl.constexpr,
 ):
     """BLOCK_N features of BLOCK_M rows of y [rows, N], x normed first where NORM says so.
 
     The SPLIT_K programs of a cluster multiply a part of K each, and finish a share of the tile's
-    rows each. A weight of e4m3 has scales [N], and its rows, HALVES each in x, row_scales [rows].
+    rows each; or BESIDE programs of a cluster have other rows. A weight of e4m3 has scales [N], and
+    its rows, HALVES each in x, row_scales [rows].
     """
     PART_K: gl.constexpr = K // SPLIT_K
     OWN_M: gl.constexpr = BLOCK_M // SPLIT_K
@@ -208,6 +250,8 @@ def linear_stream(
     OUT_N: gl.constexpr = BLOCK_N // OUT
     lines: gl.constexpr = memory_layout(OUT_N, OWN_M, gl.num_warps())
     EIGHT: gl.constexpr = scales is not None
+    # Then registers have room for little else than products.
+    WIDE: gl.constexpr = EIGHT and BLOCK_N > 64 and CHUNKS % _WIDE_CHUNKS == 0
     X_ROWS: gl.constexpr = HALVES * BLOCK_M
     CHUNK_BYTES: gl.constexpr = (
         (X_ROWS + BLOCK_N) * BLOCK_K * (x_desc.dtype.primitive_bitwidth // 8)
@@ -263,15 +307,15 @@ def linear_stream(
         stats_row = first_m + gl.arange(0, OWN_M, layout=gl.SliceLayout(1, flat))
         stats_tile = gl.arange(0, X_TILES_PAD, layout=gl.SliceLayout(0, flat))
         sums, squares = load_statistics(x_stats, stats_row, stats_tile, rows, X_TILES)
-    if ADDED:
+    if ADDED and not WIDE:
         residual = gl.convert_layout(gl.load(y_lines, mask=in_batch, other=0.0), own)
 
     if EIGHT:
         scaled_m = first_m + gl.arange(0, OWN_M, layout=by_row)
         row_scale = gl.load(row_scales + scaled_m, mask=scaled_m < rows, other=0.0)
         accumulator = _product_of_halves(
-            weight_desc, x_desc, w_chunks, x_chunks, ready, tile_n * BLOCK_N, tile_m * X_ROWS,
-            part * PART_K, CHUNK_BYTES, BLOCK_N, BLOCK_M, BLOCK_K, CHUNKS, STAGES, HALVES,
+            weight_desc, x_desc, w_chunks, x_chunks, ready, first_n, tile_m * X_ROWS,
+            part * PART_K, CHUNK_BYTES, BLOCK_N, BLOCK_M, BLOCK_K, CHUNKS, STAGES, HALVES, WIDE,
         )  # fmt: skip
     else:
         accumulator = gl.zeros((BLOCK_N, BLOCK_M), gl.float32, layout=product)
@@ -280,37 +324,22 @@ def linear_stream(
     elif CHUNKS <= MOST_UNROLLED:
         accumulator = warpgroup_mma_init(accumulator)
         for i in gl.static_range(CHUNKS):
-            mbarrier.wait(ready.index(i % STAGES), (i // STAGES) & 1)
-            accumulator = warpgroup_mma(
-                w_chunks.index(i % STAGES),
-                x_chunks.index(i % STAGES).permute((1, 0)),
-                accumulator,
-                is_async=True,
-            )
+            accumulator = _multiplied(w_chunks, x_chunks, ready, i, accumulator, True, STAGES)
             if (i > 0) & (i - 1 + STAGES < CHUNKS):
                 # The stage before this one is filled again, once the product of its chunk is made.
                 accumulator = warpgroup_mma_wait(1, deps=(accumulator,))
-                program_barrier()
                 _refill(
-                    weight_desc, x_desc, w_chunks, x_chunks, ready, i - 1, tile_n * BLOCK_N,
-                    tile_m * BLOCK_M, part * PART_K, CHUNK_BYTES, BLOCK_K, STAGES,
+                    weight_desc, x_desc, w_chunks, x_chunks, ready, i - 1, first_n,
+                    tile_m * BLOCK_M, part * PART_K, CHUNK_BYTES, BLOCK_K, CHUNKS, STAGES,
                 )  # fmt: skip
     else:
         for i in range(CHUNKS):
-            mbarrier.wait(ready.index(i % STAGES), (i // STAGES) & 1)
-            product_of_chunk = warpgroup_mma(
-                w_chunks.index(i % STAGES),
-                x_chunks.index(i % STAGES).permute((1, 0)),
-                accumulator,
-                is_async=True,
-            )
-            accumulator = warpgroup_mma_wait(1, deps=(product_of_chunk,))
-            if (i > 0) & (i - 1 + STAGES < CHUNKS):
-                program_barrier()
-                _refill(
-                    weight_desc, x_desc, w_chunks, x_chunks, ready, i - 1, tile_n * BLOCK_N,
-                    tile_m * BLOCK_M, part * PART_K, CHUNK_BYTES, BLOCK_K, STAGES,
-                )  # fmt: skip
+            made = _multiplied(w_chunks, x_chunks, ready, i, accumulator, True, STAGES)
+            accumulator = warpgroup_mma_wait(1, deps=(made,))
+            _refill(
+                weight_desc, x_desc, w_chunks, x_chunks, ready, i - 1, first_n, tile_m * BLOCK_M,
+                part * PART_K, CHUNK_BYTES, BLOCK_K, CHUNKS, STAGES,
+            )  # fmt: skip
     # While the tensor cores are at work.
     if NORM > 0:
         mean, rstd = combine_statistics(
@@ -321,6 +350,8 @@ def linear_stream(
         # memory.
         accumulator, _, _, _ = warpgroup_mma_wait(0, deps=(accumulator, w_chunks, x_chunks, ready))
 
+    if ADDED and WIDE:
+        residual = gl.convert_layout(gl.load(y_lines, mask=in_batch, other=0.0), own)
     result = accumulator
     if SPLIT_K > 1:
         result = summed_share(accumulator, inbox_at, BLOCK_N, BLOCK_M, SPLIT_K, own)
@@ -354,7 +385,7 @@ def operand_descriptor(matrix: torch.Tensor, block_rows: int, block_k: int) -> T
 
 
 def launch_linear_stream(
-    x: torch.Tensor | RoundedRows,
+    x: torch.Tensor,
     linear: FoldedLinear,
     y: torch.Tensor,
     tile: LinearTile,
@@ -373,18 +404,19 @@ def launch_linear_stream(
     out_features, bias, norm = linear.out_features, linear.bias, linear.norm
     halves, row_scales = 1, None
     if linear.scales is not None:
-        read, row_scales = halves_of(x, linear, tile.block_m)
+        x, row_scales = halves_of(x, linear, tile.block_m)
         halves, norm = linear.halves, NO_NORM
-    else:
-        assert isinstance(x, torch.Tensor)
-        read = x
+    row_tiles = -(-rows // tile.block_m)
+    # Two that read the same weights run at the same time if they are a cluster.
+    are_paired = linear.scales is not None and tile.split_k == 1 and row_tiles % 2 == 0
+    beside = 2 if are_paired else 1
     x_tiles = 0 if not norm or x_stats is None else x_stats.shape[2]
     launch_clusters(
         linear_stream,
-        (-(-rows // tile.block_m), out_features // tile.block_n),
-        tile.split_k,
+        (row_tiles // beside, out_features // tile.block_n),
+        tile.split_k * beside,
         inbox_bytes(tile.split_k, tile.block_m // tile.split_k * tile.block_n),
-        operand_descriptor(read, halves * tile.block_m, tile.block_k),
+        operand_descriptor(x, halves * tile.block_m, tile.block_k),
         operand_descriptor(linear.weight, tile.block_n, tile.block_k),
         bias,
         bias if linear.column_sums is None else linear.column_sums,
@@ -405,6 +437,7 @@ def launch_linear_stream(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         SPLIT_K=tile.split_k,
+        BESIDE=beside,
         STAGES=min(tile.stages, in_features // tile.split_k // tile.block_k),
         HALVES=halves,
         # One for every 16 features: four multiply 64 together.
