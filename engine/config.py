@@ -15,6 +15,7 @@ _DECODE_MODES = ("auto", "eager", "graph")
 _ADMISSIONS = ("fifo", "pack")
 _MOST_TOKENS = 2**31 - 1
 _CACHE_DTYPES = ("auto", "fp8")
+_QUANTIZATIONS = ("fp8", "fp8-dynamic")
 _MOST_IN_FLIGHT = 8  # with a step's two launches, well below the slots of a row's tokens
 _MOST_THREADS = 1024
 
@@ -170,12 +171,12 @@ class EngineConfig:
         self._require_one_of("decode", _DECODE_MODES)
         self._require_one_of("admission", _ADMISSIONS)
         self._require_one_of("kv_cache_dtype", _CACHE_DTYPES)
-        if self.speculative not in (None, "prompt-lookup"):
+        if self.speculative is not None and not _is_one_of(self.speculative, ("prompt-lookup",)):
             raise ConfigError(
                 f"speculative is {self.speculative!r}; it must be 'prompt-lookup', or None for no "
                 "drafts."
             )
-        if self.quantization not in (None, "fp8", "fp8-dynamic"):
+        if self.quantization is not None and not _is_one_of(self.quantization, _QUANTIZATIONS):
             raise ConfigError(
                 f"quantization is {self.quantization!r}; it must be 'fp8' or 'fp8-dynamic', or "
                 "None for weights as the checkpoint has them."
@@ -217,7 +218,7 @@ class EngineConfig:
 
     def _require_one_of(self, name: str, allowed: tuple[str, ...]) -> None:
         value = getattr(self, name)
-        if not isinstance(value, str) or value not in allowed:
+        if not _is_one_of(value, allowed):
             raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}.")
 
     def _keep_positive(self, name: str) -> None:
@@ -239,6 +240,10 @@ class EngineConfig:
 
     def _keep(self, name: str, value: str | int | None) -> None:
         object.__setattr__(self, name, value)
+
+
+def _is_one_of(value: object, allowed: tuple[str, ...]) -> bool:
+    return isinstance(value, str) and value in allowed
 
 
 def _model_name(model: object) -> str:

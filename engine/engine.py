@@ -16,6 +16,7 @@ import numpy.typing as npt
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineStoppedError, QueueFullError, RequestError
 from engine.kv.blocks import KVBlockManager
+from engine.numbers import whole_number
 from engine.parallel.memory import RankMemory
 from engine.requests.delivery import Delivery
 from engine.requests.params import SamplingParams
@@ -212,13 +213,13 @@ class Engine:
         EngineStoppedError
             When the engine has stopped.
         """
-        is_id = isinstance(request_id, (int, np.integer))
-        if not is_id or not 0 <= request_id < self._next_request_id:
+        number = whole_number(request_id)
+        if number is None or not 0 <= number < self._next_request_id:
             raise RequestError(
                 f"Request {request_id!r} was never submitted: abort takes an id that submit "
                 "returned."
             )
-        self._turn.note(int(request_id))
+        self._turn.note(number)
 
     def generate(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.errors import RequestError
@@ -198,12 +199,9 @@ class SamplingParams:
         return tuple(dict.fromkeys(given))
 
     def _checked_stop_ids(self) -> tuple[int, ...]:
-        try:
-            given = tuple(self.stop_token_ids)
-        except TypeError:
-            raise RequestError(
-                f"stop_token_ids is {self.stop_token_ids!r}; it must be a sequence of token ids."
-            ) from None
+        given = self.stop_token_ids
+        if isinstance(given, (str, bytes, bytearray)) or not isinstance(given, Iterable):
+            raise RequestError(f"stop_token_ids is {given!r}; it must be a sequence of token ids.")
         stop_ids: dict[int, None] = {}
         for token in given:
             stop_id = whole_number(token)

@@ -296,6 +296,8 @@ def test_unknown_ids_and_full_queues_are_refused(make_engine):
             engine.abort(unknown)
     engine.submit([1])
     engine.submit([2])
+    with pytest.raises(RequestError, match="Request True was never submitted"):
+        engine.abort(True)
     with pytest.raises(QueueFullError, match="max_inflight_requests is 2"):
         engine.submit([3])
     run_to_end(engine)
