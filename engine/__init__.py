@@ -28,6 +28,7 @@ from engine.errors import (
     QueueFullError,
     RankError,
     RequestError,
+    TooLongError,
 )
 from engine.kv.blocks import KVBlockManager
 from engine.models.registry import load_tokenizer
@@ -71,6 +72,7 @@ __all__ = [
     "TokenLogprobs",
     "TokenStream",
     "Tokenizer",
+    "TooLongError",
     "load_tokenizer",
 ]
 

@@ -21,6 +21,7 @@ __all__ = [
     "QueueFullError",
     "RankError",
     "RequestError",
+    "TooLongError",
 ]
 
 
@@ -54,6 +55,10 @@ class RankError(KvtrailError, RuntimeError):
 
 class RequestError(KvtrailError, ValueError):
     """A request was refused at submit, or text or ids by the tokenizer; nothing was changed."""
+
+
+class TooLongError(RequestError):
+    """A prompt and its new tokens are more than a sequence may have, or than the cache holds."""
 
 
 class QueueFullError(RequestError):

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import RequestError
+from engine.errors import RequestError, TooLongError
 from engine.numbers import is_truth_value, whole_number
 from engine.requests.params import SamplingParams
 from engine.text.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ class Intake:
         Raises
         ------
         RequestError
-            With a sentence, when the request can never run.
+            With a sentence, when the request can never run; `TooLongError` where it is too long.
         """
         if params is None:
             params = SamplingParams()
@@ -78,13 +78,13 @@ class Intake:
         # The last new token is never read: it takes no position and no place in the cache.
         num_read = total - 1
         if num_read > self._max_model_len:
-            raise RequestError(
+            raise TooLongError(
                 f"{len(token_ids)} prompt tokens and {params.max_new_tokens} new ones make "
                 f"{total}, beyond the {self._max_model_len} that a sequence may have, not counting "
                 "its last new token: shorten the prompt or lower max_new_tokens."
             )
         if num_read > self._cache_tokens:
-            raise RequestError(
+            raise TooLongError(
                 f"{len(token_ids)} prompt tokens and {params.max_new_tokens} new ones make "
                 f"{total}, but the whole KV cache holds {self._cache_tokens}, not counting the "
                 "last new token: raise num_kv_blocks, shorten the prompt or lower max_new_tokens."

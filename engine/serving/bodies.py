@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from engine.errors import RequestError
+from engine.errors import RequestError, TooLongError
 from engine.requests.params import SamplingParams
 from engine.requests.validation import Prompt
 from engine.serving.errors import ApiError
@@ -129,7 +129,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         for name, theirs in self.names().items():
             said = re.sub(rf"\b{name}\b", theirs, said)
         first = said.split(" ", 1)[0]
-        is_long = "prompt tokens and" in said
+        is_long = isinstance(error, TooLongError)
         return ApiError(
             400,
             said,

@@ -18,6 +18,7 @@ from engine import (
     QueueFullError,
     RequestError,
     SamplingParams,
+    TooLongError,
 )
 from engine.transport.token_slots import TokenSlots
 
@@ -249,6 +250,7 @@ def test_a_bad_request_is_refused_in_a_sentence_and_changes_nothing(
     with pytest.raises(RequestError, match=words) as refusal:
         engine.submit(prompt, params)
     assert str(refusal.value).endswith(".")
+    assert isinstance(refusal.value, TooLongError) == words.startswith("beyond")
     each = [SamplingParams(), params or SamplingParams()]
     with pytest.raises(RequestError, match=words):
         engine.generate([[1, 2], prompt], each)

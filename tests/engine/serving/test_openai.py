@@ -267,6 +267,10 @@ def test_a_prompt_beyond_the_context_has_a_code_of_its_own(client):
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model="tiny", prompt=[5] * 1000)
     assert refused.value.code == "context_length_exceeded"
+    # Not so what only quotes its sentence.
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="tiny", prompt="x", stop=["5 prompt tokens and", ""])
+    assert refused.value.code is None
 
 
 @pytest.mark.parametrize(
