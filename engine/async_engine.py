@@ -83,7 +83,7 @@ class AsyncEngine:
             It has not been started.
         """
         if self._engine is None:
-            raise EngineStoppedError("The engine has not been started: await its start().")
+            raise _unstarted()
         return self._engine
 
     @property
@@ -133,7 +133,7 @@ class AsyncEngine:
     ) -> AsyncStream:
         """As `Engine.submit_all`; one stream of the tokens of all requests."""
         stream = AsyncStream(self.abort)
-        accepted: asyncio.Future[range] = self._loop.create_future()
+        accepted: asyncio.Future[range] = asyncio.get_running_loop().create_future()
 
         def note(engine: Engine) -> None:
             # A request whose sender has left already is not begun.
@@ -183,7 +183,7 @@ class AsyncEngine:
 
     async def ask(self, question: Callable[[Engine], Result]) -> Result:
         """What a question to the engine, such as of its load, returns between two steps."""
-        answer: asyncio.Future[Result] = self._loop.create_future()
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
         def note(engine: Engine) -> None:
             try:
@@ -254,6 +254,8 @@ class AsyncEngine:
             raise EngineStoppedError(f"This engine has stopped: {self.failure}") from self.failure
         if self._is_closed:
             raise _closed()
+        if self._thread is None:
+            raise _unstarted()
         self._notes.put(note)
 
     # What the loop does when the thread posts it.
@@ -355,6 +357,10 @@ class AsyncEngine:
                 return False
             note(engine)
             is_idle = False
+
+
+def _unstarted() -> EngineStoppedError:
+    return EngineStoppedError("The engine has not been started: await its start().")
 
 
 def _closed() -> EngineStoppedError:

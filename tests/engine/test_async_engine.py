@@ -231,3 +231,18 @@ def test_a_close_ends_open_streams():
             await engine.submit([1])
 
     asyncio.run(main())
+
+
+def test_an_engine_that_was_not_started_says_so():
+    async def main():
+        engine = AsyncEngine(EngineConfig(device="cpu"))
+        for asked in (
+            engine.submit([1]),
+            engine.submit_all([[1]]),
+            engine.generate([1]),
+            engine.ask(lambda one: one.load),
+        ):
+            with pytest.raises(EngineStoppedError, match="has not been started"):
+                await asked
+
+    asyncio.run(main())
