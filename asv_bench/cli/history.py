@@ -116,8 +116,7 @@ def changes(
     asked: options.EngineOptions,
     results: options.ResultsFolder = None,
     confirm_them: Annotated[
-        bool,
-        typer.Option("--confirm/--no-confirm", help="Compare the commits around each change."),
+        bool, typer.Option("--confirm/--no-confirm", help="Compare the commits around each change.")
     ] = True,
     how: options.MeasuringOptions,
     files: options.Outputs,

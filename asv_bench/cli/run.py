@@ -64,8 +64,7 @@ def workloads() -> typer.Typer:
     @app.callback(invoke_without_command=True)
     def run(
         list_workloads: Annotated[
-            bool,
-            typer.Option("--list", is_eager=True, callback=_list, help="Print the workloads."),
+            bool, typer.Option("--list", is_eager=True, callback=_list, help="Print the workloads.")
         ] = False,
     ) -> None:
         """Measure the working tree's engine on a named workload."""

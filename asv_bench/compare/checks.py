@@ -65,11 +65,7 @@ _WORDS = {
     Verdict.SAME: "same result",
 }
 """The worst first."""
-_OF_NUMBERS = {
-    Verdict.SLOWER: "worse",
-    Verdict.EQUIVALENT: "not worse",
-    Verdict.FASTER: "better",
-}
+_OF_NUMBERS = {Verdict.SLOWER: "worse", Verdict.EQUIVALENT: "not worse", Verdict.FASTER: "better"}
 
 
 def in_words(answers: Iterable[CheckAnswer]) -> str:

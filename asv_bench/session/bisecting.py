@@ -324,11 +324,7 @@ class SearchingFiles(Searching):
         self._changes, self._left_out = self._find_changes(subject)
         self._commit_of = cache(self._made_of)
         self._labels = [change.label for change in self._changes]
-        among = {
-            "good": self._good.to_json(),
-            "bad": self._bad.to_json(),
-            "files": self._labels,
-        }
+        among = {"good": self._good.to_json(), "bad": self._bad.to_json(), "files": self._labels}
         super().__init__(subject, among, direction, plan)
 
     def _find_changes(self, subject: DeclaredSubject) -> tuple[list[FileChange], list[str]]:

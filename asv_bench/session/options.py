@@ -128,8 +128,7 @@ Margin = Annotated[
     ),
 ]
 Anyway = Annotated[
-    bool,
-    _option("--anyway", "Measure even where what is measured is the same in both commits."),
+    bool, _option("--anyway", "Measure even where what is measured is the same in both commits.")
 ]
 SubjectPath = Annotated[
     Path | None,
@@ -266,12 +265,10 @@ class Outputs:
         ),
     ] = None
     markdown: Annotated[
-        Path | None,
-        _file_option("Where the table goes as Markdown; - is standard output."),
+        Path | None, _file_option("Where the table goes as Markdown; - is standard output.")
     ] = None
     csv: Annotated[
-        Path | None,
-        _file_option("Where the table goes as CSV, raw values; - is standard output."),
+        Path | None, _file_option("Where the table goes as CSV, raw values; - is standard output.")
     ] = None
 
     def __post_init__(self) -> None:
