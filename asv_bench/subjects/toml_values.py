@@ -26,6 +26,7 @@ _MEANT = {
     _VARIABLE: "that can be a variable's name: not empty, without `=` and NUL characters",
 }
 """What each pattern means, for the sentence where a text does not match it."""
+_KINDS = {"object": "a table", "str": "a text", "int": "a whole number", "float": "a number"}
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=31_536_000)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -51,8 +52,9 @@ def in_words(message: str) -> str:
     """A message of msgspec in words; its places, as `$.metrics[...]`, are tables of the file."""
     for pattern, meant in _MEANT.items():
         message = message.replace(f"`str` matching regex {pattern!r}", f"a text {meant}")
+    for kind, meant in _KINDS.items():
+        message = re.sub(f"(Expected|got) `{kind}`", rf"\1 {meant}", message)
+    message = message.replace("Object missing required field", "There is no")
     text, found, place = message.removesuffix(".").partition(" - at `")
-    if not found:
-        return text
     where = place.replace("key` in `", "a key of ").replace("$.", "").replace("$", "").rstrip("`")
-    return f"{text}, in {where.replace('[...]', '.NAME')}"
+    return f"{text}, in {where.replace('[...]', '.NAME')}" if found else text

@@ -17,13 +17,15 @@ CHECK = f"{HEAD}[check.a]\n"
 SERVER = f'{NAME}[server]\nstart = "x"\n'
 REFUSED = {
     "unknown field `mesure`, in subject": [f'{NAME}mesure = "x"'],
+    "There is no `name`, in subject": ['[subject]\nmeasure = "x"'],
+    r"Expected a table, got a text, in check\.NAME": [f'{HEAD}[check]\nrun = "x"'],
     "give either measure in": [NAME, f'{NAME}measure = " \\t"'],
-    r"`float` <= 31536000\.0, in subject\.timeout_s": [f"{HEAD}timeout_s = 1e300"],
+    r"a number <= 31536000\.0, in subject\.timeout_s": [f"{HEAD}timeout_s = 1e300"],
     "<= 31536000": [f"{HEAD}setup_timeout_s = inf"],
     "> 0": [f"{HEAD}timeout_s = nan", f"{HEAD}timeout_s = -1"],
     "out of range, in subject.timeout_s": [f"{HEAD}timeout_s = {'9' * 400}"],
     "4300 digits": [f"{HEAD}timeout_s = {'9' * 5000}"],
-    "`int` <= 1000000": [
+    "a whole number <= 1000000": [
         f"{HEAD}cores = {'9' * 30}",
         f'{SERVER}ready = "http://x"\n[client]\nrun = "x"\nwindows = 10000000',
     ],
