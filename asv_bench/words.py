@@ -21,6 +21,15 @@ def first_of(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
+def gathered(remarks: Iterable[str]) -> list[str]:
+    """Remarks, `name: clause`, with the names of a clause together; others as they are."""
+    found: dict[str, list[str]] = {}
+    for remark in remarks:
+        *names, clause = remark.split(": ", 1)
+        found.setdefault(clause, []).extend(names)
+    return [f"{first_of(names, 3)}: {one}" if names else one for one, names in found.items()]
+
+
 def numbers_of(option: str, text: str, what: str, fits: Callable[[float], bool]) -> list[float]:
     """Numbers with commas between. Raises Refused if that is not what an option has."""
     try:

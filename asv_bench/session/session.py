@@ -30,6 +30,7 @@ from asv_bench.session.exit_codes import ExitCode
 from asv_bench.session.options import Outputs, RunningOptions
 from asv_bench.session.time_limit import ending_in_time, termination_as_interrupt
 from asv_bench.subjects.declared import DeclaredSubject
+from asv_bench.words import gathered
 
 _LOOKING = "looking at what differs besides time"
 _OF_BUILD = (
@@ -120,7 +121,7 @@ class Session(ABC):
         """Print what was found and write the record; where it is."""
         self._record.warn(self._console, same_code(self._subject.cells))
         self._print_all()
-        print_sentences(self._console, self._subject.remarks, "yellow")
+        print_sentences(self._console, gathered(self._subject.remarks), "yellow")
         self._record.notes += self._subject.remarks
         self._record.results |= {
             "exit_code": int(code),
