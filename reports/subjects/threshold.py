@@ -3,9 +3,9 @@
 `python threshold.py FOLDER GOOD BAD CULPRIT --sessions 5` in a folder with a kvtrail.toml of one
 declared metric, a line in `measure`, and a clone. Both see the same variables. The threshold lies
 half way between the ends, by the median of five runs of each. Each way is tried in turns, so that
-the machine's load is the same. Of labels, each is an empty commit for `git bisect`, and is set up
-once. With `--gpus 0,1` as many sessions of labels run at once, each on a GPU and on cores of its
-own. `threshold.py --table` prints the table of all folders beside this file.
+the machine's load is the same. Of labels, each is an empty commit for `git bisect`. What has a
+setup is set up once. With `--gpus 0,1` as many sessions of labels run at once, each on a GPU and on
+cores of its own. `threshold.py --table` prints the table of all folders beside this file.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ class Place:
     def figure(self, commit: str, runs: int = 1) -> float:
         """The median of so many runs of a commit."""
         self.git("checkout", "-q", "--force", commit)
-        if self.labels:
-            out = self.clone.with_name(self.name_of(commit))
+        if "setup" in self.lines:
+            out = self.clone.with_name(self.name_of(self.git("rev-parse", "HEAD")))
             self.of_runs.update(KVTRAIL_LABEL=out.name, KVTRAIL_OUT=str(out))
             if not out.exists():
                 out.mkdir()
