@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from engine.errors import RequestError
@@ -199,9 +199,12 @@ class SamplingParams:
         return tuple(dict.fromkeys(given))
 
     def _checked_stop_ids(self) -> tuple[int, ...]:
-        given = self.stop_token_ids
-        if isinstance(given, (str, bytes, bytearray)) or not isinstance(given, Iterable):
-            raise RequestError(f"stop_token_ids is {given!r}; it must be a sequence of token ids.")
+        asked, given = self.stop_token_ids, None
+        # An array of no dimension says that it can be gone through, and cannot.
+        with suppress(TypeError):
+            given = tuple(asked)
+        if given is None or isinstance(asked, (str, bytes, bytearray)):
+            raise RequestError(f"stop_token_ids is {asked!r}; it must be a sequence of token ids.")
         stop_ids: dict[int, None] = {}
         for token in given:
             stop_id = whole_number(token)

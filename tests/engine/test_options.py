@@ -115,6 +115,7 @@ def test_a_prompt_with_half_of_a_surrogate_pair_is_refused(tmp_path, make_engine
         {"stop_token_ids": 5},
         {"stop_token_ids": ("a",)},
         {"stop_token_ids": b"ab"},
+        {"stop_token_ids": np.array(5)},
         {"stop_token_ids": (True,)},
         {"stop_token_ids": np.array([1.0])},
         {"stop_token_ids": (-1,)},
