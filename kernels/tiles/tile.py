@@ -133,7 +133,7 @@ class LinearTile:
 
         One of a single row stays one. `streams`: of the Hopper kernel. Of the plain one a program
         takes as many columns as share a scale at most, and as many features as a warpgroup's tensor
-        cores. Where it `rounds_rows`, which it streams, too, a tile has twice as many.
+        cores. Where it `rounds_rows`, which it streams, too, one of a large map has twice as many.
         """
         if self.block_m == 1 and not self.library:
             if in_features <= _MOST_FP8_COLUMNS:
