@@ -11,8 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 REPEATS = 5
-# Of CPU time, beyond torch's own import, and beyond the engine's.
-LIMITS_S = {"engine_s": 0.3, "first_token_s": 1.0}
+# CPU time beyond torch's own import, and beyond the engine's, as shares of torch's: processors that
+# are slower, or slow at the moment, are so for both.
+LIMITS = {"engine": 0.26, "first_token": 0.5}
 
 MEASURE = """
 import json, sys, time
@@ -26,10 +27,10 @@ config = engine.EngineConfig(model="random:gpt2-tiny", device="cpu")
 one = engine.SamplingParams(max_new_tokens=1, ignore_eos=True)
 [completion] = engine.Engine(config).generate([[1, 2, 3]], one)
 has_token = time.process_time()
+torch_s = has_torch - start
 print(json.dumps({
-    "torch_s": has_torch - start,
-    "engine_s": has_engine - has_torch,
-    "first_token_s": has_token - has_engine,
+    "engine": (has_engine - has_torch) / torch_s,
+    "first_token": (has_token - has_engine) / torch_s,
     "tokens": len(completion.token_ids),
     "modules": modules,
 }))
@@ -51,15 +52,15 @@ def best() -> dict:
     runs = []
     for _ in range(REPEATS):
         runs.append(json.loads(in_fresh_process(MEASURE)))
-        best = {**runs[0], **{name: min(run[name] for run in runs) for name in LIMITS_S}}
-        if all(best[name] <= limit for name, limit in LIMITS_S.items()):
+        best = {**runs[0], **{name: min(run[name] for run in runs) for name in LIMITS}}
+        if all(best[name] <= limit for name, limit in LIMITS.items()):
             break
     return best
 
 
-@pytest.mark.parametrize("figure", LIMITS_S)
+@pytest.mark.parametrize("figure", LIMITS)
 def test_a_process_pays_little_before_its_first_token(best, figure):
-    assert best[figure] <= LIMITS_S[figure]
+    assert best[figure] <= LIMITS[figure]
     assert best["tokens"] == 1
 
 
