@@ -32,7 +32,7 @@ from kernels.linear.gate import gate
 from kernels.linear.halves import halves_of, rounded_gate, rounded_rows
 from kernels.linear.projections import fused_linear, runs_stream
 from kernels.linear.reference import reference_linear, reference_statistics
-from kernels.tiles.tile import LinearTile
+from kernels.tiles.tile import WIDE_CHUNKS, LinearTile
 
 EPSILON = 1e-5
 OUT_FEATURES = 64
@@ -351,6 +351,17 @@ def test_tiles_that_no_kernel_has_are_refused(tile: LinearTile, sentence: str) -
     workspace = SplitWorkspace.for_tiles(4, [(OUT_FEATURES, tile)], x.device)
     with pytest.raises(KernelArgumentError, match=sentence):
         fused_linear(x, linear, y, tile, workspace)
+
+
+@pytest.mark.parametrize("rows", [64, 128, 256])
+@pytest.mark.parametrize("columns", [4096, 5504, 11008, 12288])
+def test_wide_tiles_have_as_many_chunks_as_their_kernel_takes_at_once(
+    rows: int, columns: int
+) -> None:
+    tile = LinearTile(64, 64, 64).in_fp8(rows, 24576, columns, streams=True, rounds_rows=True)
+    is_wide = tile.block_n > 64
+    assert is_wide == (columns in (4096, 12288))
+    assert not is_wide or columns // tile.split_k // tile.block_k % WIDE_CHUNKS == 0
 
 
 @pytest.mark.parametrize(("streams", "rounds_rows"), [(False, False), (True, False), (True, True)])
